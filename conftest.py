@@ -5,6 +5,7 @@ within functions have none (``tests/test_suite.py``). What starts a process (a c
 (AdamW is the optimizer of ``train``) is marked slow: a test without the mark fails when it tries.
 """
 
+import gc
 import os
 import platform
 import random
@@ -15,6 +16,7 @@ from itertools import groupby
 from multiprocessing.process import BaseProcess
 from subprocess import Popen
 
+gc.disable()  # until all is imported and collected, which stays: `pytest_collection_finish`
 sys.modules["rfc3987_syntax"] = None  # jsonschema does without; its import compiles 38 grammars
 
 import jaxtyping
@@ -85,6 +87,12 @@ def pytest_collection_modifyitems(items):
         for number, case in enumerate(cases):
             if number not in kept:
                 case.add_marker(pytest.mark.slow)
+
+
+def pytest_collection_finish():
+    """Let Python's collections of garbage pass over what lasts as long as the suite: they took a fifth of the time to collect tests."""
+    gc.freeze()
+    gc.enable()
 
 
 def _refusal(test, deed):
