@@ -439,7 +439,9 @@ def test_gradients(update, gates):
     assert torch.autograd.gradcheck(output, (x, *parameters), atol=1e-5)
 
 
-@pytest.mark.parametrize("update", ["exact", "delta", "linear"])
+@pytest.mark.parametrize(
+    "update", ["exact", *(pytest.param(name, marks=pytest.mark.slow) for name in ("delta", "linear"))]
+)
 def test_gradients_of_gradients(update):
     layer, x = made(update, True, chunk_size=2), draw(1, 1, 3, E).requires_grad_()
     assert torch.autograd.gradgradcheck(lambda x: layer.bands(x, x, x, is_causal=True)[0], x)

@@ -179,7 +179,7 @@ def test_float32(schedule, problem):
 
 
 @schedules
-@pytest.mark.parametrize("problem", ["low rank", "few words"])
+@pytest.mark.parametrize("problem", [pytest.param("low rank", marks=pytest.mark.slow), "few words"])
 def test_mean_field_takes_a_schedule_by_name_or_as_a_function(schedule, problem):
     """Marginals, objectives of every sweep, and how many each sentence took, from the name of a schedule and from its readable form."""
     crf = draw(problem, scale=0.5)
