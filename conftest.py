@@ -5,13 +5,19 @@ within functions have none (``tests/test_suite.py``). What starts a process (a c
 (AdamW is the optimizer of ``train``) is marked slow: a test without the mark fails when it tries.
 """
 
+import gc
 import os
 import platform
 import random
+import sys
 import warnings
 from importlib.util import find_spec
+from itertools import groupby
 from multiprocessing.process import BaseProcess
 from subprocess import Popen
+
+gc.disable()  # until all is imported and collected, which stays: `pytest_collection_finish`
+sys.modules["rfc3987_syntax"] = None  # jsonschema does without; its import compiles 38 grammars
 
 import jaxtyping
 
@@ -32,6 +38,7 @@ import numpy as np
 import pyro
 import pytest
 import torch
+from cases import covering
 
 collect_ignore = ["docs/course"]  # stubs, which fail until a student fills them in; tests/test_course.py runs them
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
@@ -68,6 +75,24 @@ def pytest_itemcollected(item):
     missing = [name for name in NEEDS_WEIGHTS.get(item.path.stem, ()) if find_spec(name) is None]
     if missing:
         item.add_marker(pytest.mark.skip(reason=f"{', '.join(missing)} is not installed: make real"))
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest chooses by marks
+def pytest_collection_modifyitems(items):
+    """Of a test marked ``pairs``, leave to the default suite cases in which every two values of its arguments meet; the rest is slow."""
+    marked = [item for item in items if item.get_closest_marker("pairs")]
+    for _, cases in groupby(marked, lambda item: item.nodeid.partition("[")[0]):
+        cases = list(cases)
+        kept = covering([{name: id(x) for name, x in case.callspec.params.items()} for case in cases])
+        for number, case in enumerate(cases):
+            if number not in kept:
+                case.add_marker(pytest.mark.slow)
+
+
+def pytest_collection_finish():
+    """Let Python's collections of garbage pass over what lasts as long as the suite: they took a fifth of the time to collect tests."""
+    gc.freeze()
+    gc.enable()
 
 
 def _refusal(test, deed):

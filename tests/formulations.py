@@ -288,23 +288,30 @@ keys_row = functools.partial(mixture_row, components=-2)
 DATA = {"parts": (1, 2, 3)}
 ROWS = {
     "gaussian mixture": mixture_row(problem, **DATA),
-    "gaussian mixture, shared precision": mixture_row(with_options(problem, precision="shared"), **DATA),
-    "gaussian mixture, prior for each query": mixture_row(with_options(problem, rows=5), **DATA),
+    "gaussian mixture, shared precision": mixture_row(with_options(problem, precision="shared"), often=False, **DATA),
+    "gaussian mixture, prior for each query": mixture_row(with_options(problem, rows=5), often=False, **DATA),
     "gaussian mixture, masked": mixture_row(with_options(problem, rows=5, masked=True), **DATA),
     "gaussian mixture, labels": mixture_row(with_options(problem, answer="categorical"), **DATA),
     "gaussian mixture, metric and shift": mixture_row(with_options(problem, metric="full"), **DATA),
-    "gaussian mixture, diagonal metric and shift": mixture_row(with_options(problem, metric="diagonal"), **DATA),
+    "gaussian mixture, diagonal metric and shift": mixture_row(
+        with_options(problem, metric="diagonal"), often=False, **DATA
+    ),
     "gaussian keys": keys_row(keys_problem),
     "gaussian keys, shared precision and weights, labels, diagonal metric and shift": keys_row(
         with_options(keys_problem, precision="shared", weights="shared", answer="categorical", metric="diagonal"), **DATA
     ),
     "gaussian keys, prior for each query, answers, metric and shift": keys_row(
-        with_options(keys_problem, precision="unit", weights=None, rows=5, answer="gaussian", metric="full"), **DATA
+        with_options(keys_problem, precision="unit", weights=None, rows=5, answer="gaussian", metric="full"),
+        often=False,
+        **DATA,
     ),
-    "gaussian keys, masked": keys_row(with_options(keys_problem, rows=5, masked=True)),
+    "gaussian keys, masked": keys_row(with_options(keys_problem, rows=5, masked=True), often=False),
     "hopfield": reduced_row(hopfield, hopfield_lists, functools.partial(rotated, "patterns"), masked=by_mask),
     "hopfield, values and a mask": reduced_row(
-        with_options(hopfield, values=True, mask=True), hopfield_lists, functools.partial(rotated, "patterns")
+        with_options(hopfield, values=True, mask=True),
+        hopfield_lists,
+        functools.partial(rotated, "patterns"),
+        often=False,
     ),
     "soft k-means": reduced_row(
         soft_kmeans, kmeans_lists, functools.partial(translated, "centers"), 20_000.0, conjugate=True

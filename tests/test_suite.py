@@ -4,6 +4,7 @@ The default suite starts no process and trains nothing: ``conftest.py`` stops a 
 """
 
 import ast
+import itertools
 import os
 import re
 import subprocess
@@ -12,6 +13,7 @@ from multiprocessing import get_context
 from pathlib import Path
 
 import pytest
+from cases import covering, seeds
 
 import probtx_pyro
 from probtx_pyro import train
@@ -87,3 +89,29 @@ def test_folders_mirror_the_package():
         for file in (__file__, probtx_pyro.__file__)
     )
     assert folders - {"benchmarks", "contract", "contrib", "errata", "explorer", "site"} == package
+
+
+@pytest.mark.parametrize("sizes", [(5,), (3, 2), (7, 2, 9, 2), (2, 2, 2, 3, 2)], ids=str)
+def test_every_two_values_of_a_test_marked_pairs_meet_in_the_default_suite(sizes):
+    """Also where some values never go together: of the first two options, unequal ones alone."""
+    every = [dict(enumerate(values)) for values in itertools.product(*map(range, sizes))]
+    for cases in (every, [case for case in every if len(case) < 3 or case[0] != case[1]]):
+        kept = covering(cases)
+        for one, other in itertools.combinations(range(len(sizes)), 2):
+            meet = [{(case[one], case[other]) for case in some} for some in (cases, [cases[i] for i in kept])]
+            assert meet[0] == meet[1]
+        assert {case[0] for case in cases} == {cases[i][0] for i in kept}
+        assert len(set(kept)) == len(kept) <= 1.5 * max(a * b for a, b in itertools.permutations((*sizes, 1), 2))
+
+
+def test_of_many_seeds_the_first_are_of_the_default_suite():
+    assert [len(seed.marks) for seed in seeds(5, often=2)] == [0, 0, 1, 1, 1]
+
+
+@pytest.mark.pairs
+@pytest.mark.parametrize("first", [0, 1])
+@pytest.mark.parametrize("second", [0, 1])
+@pytest.mark.parametrize("third", [0, 1])
+def test_the_mark_is_obeyed(first, second, third, request):
+    default = [(0, 0, 0), (0, 1, 1), (1, 0, 1), (1, 1, 0)]
+    assert (request.node.get_closest_marker("slow") is None) == ((third, second, first) in default)

@@ -78,11 +78,6 @@ class StateUpdate(nn.Module):
             return single(self.log_beta).exp()
         return width**-0.5 if self.beta is None else self.beta
 
-    @property
-    def is_attention(self) -> bool:
-        """True if this is softmax attention: one step, of softmax."""
-        return self.num_steps == 1 and self.transformation == "softmax"
-
     def forward(
         self,
         states: Tensor,

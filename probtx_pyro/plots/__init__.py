@@ -14,17 +14,10 @@ carries its own label, so that the pictures survive a black-and-white printer.
 """
 
 from probtx_pyro.plots._style import UNIT_COLORS, unit_color
-from probtx_pyro.plots.approximation import elbo_gap, marginal_agreement, objective_trace
+from probtx_pyro.plots.approximation import marginal_agreement, objective_trace
 from probtx_pyro.plots.arcs import channel_arcs, dependency_arcs
 from probtx_pyro.plots.attention import attention_map
-from probtx_pyro.plots.captured import (
-    head_distance_matrix,
-    head_report,
-    query_check,
-    rank_histogram,
-    rank_spectra,
-    sinks,
-)
+from probtx_pyro.plots.captured import query_check, rank_spectra, sinks
 from probtx_pyro.plots.images import image_rows, segmentation_overlay
 from probtx_pyro.plots.plane import credible_ellipses, em_paths, energy_landscape, query_grid, responsibilities
 from probtx_pyro.plots.posterior import (
@@ -36,9 +29,9 @@ from probtx_pyro.plots.posterior import (
 )
 from probtx_pyro.plots.priors import prior_against_posterior, prior_posterior, prior_sensitivity
 
-__all__ = ["attention_map", "responsibilities", "em_paths", "query_grid", "objective_trace", "elbo_gap"]
+__all__ = ["attention_map", "responsibilities", "em_paths", "query_grid", "objective_trace"]
 __all__ += ["segmentation_overlay", "energy_landscape", "credible_ellipses", "image_rows", "rank_spectra"]
-__all__ += ["rank_histogram", "head_distance_matrix", "dependency_arcs", "channel_arcs", "marginal_agreement"]
-__all__ += ["head_report", "query_check", "sinks", "attention_band", "attention_uncertainty", "answer_band"]
+__all__ += ["dependency_arcs", "channel_arcs", "marginal_agreement"]
+__all__ += ["query_check", "sinks", "attention_band", "attention_uncertainty", "answer_band"]
 __all__ += ["calibration", "martingale_check", "prior_posterior", "prior_against_posterior", "prior_sensitivity"]
 __all__ += ["UNIT_COLORS", "unit_color"]

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 from matplotlib import pyplot
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
@@ -85,30 +84,6 @@ def points(ax: Axes, series: int, x: ArrayLike, y: ArrayLike, **look: Any) -> No
     """
     own: dict[str, Any] = {"color": unit_color(series), "markersize": 5, "alpha": 0.8}
     ax.plot(x, y, MARKERS[series % 8], **(own | look))
-
-
-def matrix(ax: Axes, values: np.ndarray, label: str, written: ArrayLike, largest: float | None = None) -> None:
-    """Draw a matrix as an image, with a colour bar and its numbers.
-
-    Parameters
-    ----------
-    ax
-        Axes to draw on.
-    values
-        (row, column), from 0.
-    label
-        Of the colour bar.
-    written
-        Which cells carry their number: boolean, of the same shape or one for all.
-    largest
-        At the end of the colour scale; the largest entry if None.
-    """
-    largest = float(values.max()) if largest is None else largest
-    image = ax.imshow(values, vmin=0, vmax=largest, cmap=SEQUENTIAL)
-    ax.figure.colorbar(image, ax=ax, label=label, shrink=0.9)
-    for row, column in np.argwhere(np.broadcast_to(written, values.shape)):
-        x = values[row, column]
-        cell(ax, row, column, "1" if x == 1 else f"{x:.2f}".lstrip("0"), dark=x < 0.55 * largest)
 
 
 def cell(ax: Axes, row: int, column: int, text: str, dark: bool) -> None:

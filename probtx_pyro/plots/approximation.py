@@ -1,6 +1,4 @@
-"""Pictures of an approximation: its objective at every iteration, its gap to the evidence,
-its marginals beside exact ones.
-"""
+"""Pictures of an approximation: its objective at every iteration, its marginals beside exact ones."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -60,48 +58,6 @@ def _apart(heights: np.ndarray, least: float) -> np.ndarray:
     for lower, upper in pairwise(order):
         placed[upper] = max(placed[upper], placed[lower] + least)
     return placed - (placed - heights).mean()
-
-
-def elbo_gap(divergence: "ArrayLike", gap: "ArrayLike", labels: Sequence | None = None, ax: Axes | None = None) -> Axes:
-    """Show ``log evidence - ELBO`` of guides against ``KL(guide || exact attention)``; the law is the diagonal.
-
-    Parameters
-    ----------
-    divergence, gap
-        (N,): both non-negative, in nats. Zero, the exact attention, is drawn at the origin (the axes are linear near
-        it).
-    labels
-        (N,) kinds of guides; each kind gets a colour and a marker.
-    ax
-        Axes to draw on; a new figure if None.
-
-    Returns
-    -------
-    Axes
-
-    Raises
-    ------
-    ValueError
-        Not vectors of numbers of one length.
-    """
-    x = _given.numbers("divergence", divergence, "(N,)")
-    y = _given.numbers("gap", gap, str(x.shape), "give one of each per guide")
-    kinds = np.asarray(_given.names("labels", labels, len(x), "guides", [""] * len(x)))
-    ax = _style.axes(ax, 4.4, 4.0)
-    positive = np.concatenate([x[x > 0], y[y > 0], [1.0]])
-    linear = 10 ** np.floor(np.log10(np.percentile(positive, 5)))
-    ax.set_xscale("symlog", linthresh=linear)
-    ax.set_yscale("symlog", linthresh=linear)
-    top = 2 * max(x.max(initial=0), y.max(initial=0), linear)
-    ax.plot([0, top], [0, top], color="#999999", linewidth=1, zorder=0)
-    ax.text(0.62, 0.48, "gap = KL", transform=ax.transAxes, color="#666666", fontsize=8)
-    for i, kind in enumerate(dict.fromkeys(kinds)):
-        chosen = kinds == kind
-        _style.points(ax, i, x[chosen], y[chosen], label=kind)
-    if labels is not None:
-        ax.legend(loc="upper left", fontsize=8, frameon=False)
-    ax.set(xlim=(-linear / 4, top), ylim=(-linear / 4, top))
-    return _style.finished(ax, "Σ KL(guide ‖ exact attention), nats", "log evidence − ELBO, nats")
 
 
 def marginal_agreement(

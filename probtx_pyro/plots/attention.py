@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
+import numpy as np
 import xarray
 from matplotlib.axes import Axes
 from numpy.typing import ArrayLike
@@ -53,7 +54,12 @@ def attention_map(
     query_names = _given.names("query_labels", query_labels, rows, "rows", _given.labels_of(found, 0))
     unit_names = _given.names("unit_labels", unit_labels, columns, "columns", _given.labels_of(found, 1))
     ax = _style.axes(ax, 1.6 + min(0.42 * columns, 7), 1.0 + min(0.32 * rows, 6))
-    _style.matrix(ax, weights, "attention", weights.size <= MOST_CELLS, largest)
+    largest = float(weights.max()) if largest is None else largest
+    image = ax.imshow(weights, vmin=0, vmax=largest, cmap=_style.SEQUENTIAL)
+    ax.figure.colorbar(image, ax=ax, label="attention", shrink=0.9)
+    if weights.size <= MOST_CELLS:
+        for (row, column), x in np.ndenumerate(weights):
+            _style.cell(ax, row, column, "1" if x == 1 else f"{x:.2f}".lstrip("0"), dark=x < 0.55 * largest)
     _style.ticks(ax, query_names, unit_names)
     if unit_names and (columns > 12 or max(map(len, unit_names)) > 3):
         ax.set_xticks(range(columns), unit_names, rotation=60, ha="right")

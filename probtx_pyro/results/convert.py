@@ -367,14 +367,14 @@ def _pointwise(layout: Layout, name: str, counted: Tensor, pointwise: Tensor) ->
     counted = counted.expand(pointwise.shape[len(SAMPLES) :])
     if bool(counted.all()):
         return {name: layout.variable(name, pointwise, like="log_evidence", samples=SAMPLES)}
-    axes = layout.axes("log_evidence")
-    labels = [
-        ", ".join(f"{axis}={i}" for axis, i in zip(axes, index, strict=True)) for index in counted.nonzero().tolist()
-    ]
-    return {
-        name: ((*SAMPLES, "observation"), pointwise[..., counted].cpu().numpy()),
-        "observation": (("observation",), np.asarray(labels)),
-    }
+    places = layout.axes("log_evidence")
+    return _present(name, "observation", places, pointwise.cpu().numpy(), counted.cpu().numpy())
+
+
+def _present(name: str, axis: str, dims: Sequence[str], array: np.ndarray, counted: np.ndarray) -> dict[str, Variable]:
+    """The log likelihood of the observations that count, (*SAMPLES, axis), with their places among ``dims`` as labels."""
+    labels = [", ".join(f"{dim}={i}" for dim, i in zip(dims, at, strict=True)) for at in np.argwhere(counted)]
+    return {name: ((*SAMPLES, axis), array[..., counted]), axis: ((axis,), np.asarray(labels))}
 
 
 PREQUENTIAL = "prequential: each observation given those before it; arviz.loo, which leaves out one, does not apply"
@@ -462,10 +462,8 @@ def _log_likelihood(draws: Draws, observed: Sites, given: Dims) -> dict[str, Var
         counted = counted.reshape(array.shape[2:])
         if counted.all():
             found[name] = (dims, array)
-            continue
-        labels = [", ".join(f"{axis}={i}" for axis, i in zip(dims[2:], at, strict=True)) for at in np.argwhere(counted)]
-        found[name] = ((*SAMPLES, f"{name}_observation"), array[..., counted])
-        found[f"{name}_observation"] = ((f"{name}_observation",), np.asarray(labels))
+        else:
+            found |= _present(name, f"{name}_observation", dims[2:], array, counted)
     return found
 
 

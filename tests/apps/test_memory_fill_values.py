@@ -116,6 +116,7 @@ def test_a_row_without_evidence_does_not_change_the_prevalence():
     np.testing.assert_allclose(found.estimate, 0.5, atol=4 * (1 / 12 / 10) ** 0.5)  # uniform, by 10 chains at least
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 @pytest.mark.parametrize("units", [1, 2, "all"])
 @pytest.mark.parametrize("fill", [1e20, -1e38, 1.7e308])

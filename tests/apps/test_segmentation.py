@@ -1,5 +1,6 @@
 """Segmentation on pictures whose truth is known, and what must not change the answer."""
 
+import functools
 import math
 from dataclasses import replace
 
@@ -42,32 +43,36 @@ def scene(num_classes=2, noise=8.0, seed=0):
     return image.clip(0, 255).astype(np.uint8), truth
 
 
+@functools.cache
+def segmenter(num_classes=2, noise=8.0):
+    """The segmenter of a `scene`, which answers leave as it is."""
+    return InteractiveSegmenter.from_image(scene(num_classes, noise)[0])
+
+
 def clicked(truth):
     return marks_from_clicks(truth.shape, first_clicks(truth))
 
 
 @pytest.mark.parametrize(("num_classes", "noise"), [(2, 0.0), (2, 8.0), (2, 20.0), (3, 0.0), (3, 8.0)])
 def test_one_click_a_class_finds_well_separated_regions(num_classes, noise):
-    image, truth = scene(num_classes, noise)
-    answer = InteractiveSegmenter.from_image(image).segment(
-        clicked(truth), background=1
-    )  # the stripe is at the frame, too
+    _, truth = scene(num_classes, noise)
+    answer = segmenter(num_classes, noise).segment(clicked(truth), background=1)  # the stripe is at the frame, too
     assert intersection_over_union(truth, answer.mask).min() > 0.93  # what is lost is a rim of about half a pixel
 
 
 def test_clicks_are_needed_because_swapped_clicks_swap_the_answer():
-    image, truth = scene()
+    _, truth = scene()
     marks = clicked(truth)
-    picture = InteractiveSegmenter.from_image(image)
+    picture = segmenter()
     swapped = picture.segment(np.where(marks > 0, 3 - marks, 0))
     assert (swapped.mask == 3 - picture.segment(marks).mask).mean() > 0.999
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.int16, np.int64])
 def test_labels_are_names_only(dtype):
-    image, truth = scene(3)
+    _, truth = scene(3)
     marks = clicked(truth)
-    picture = InteractiveSegmenter.from_image(image)
+    picture = segmenter(3)
     plain = picture.segment(marks)
     names = np.array([0, 90, 7, 255 if dtype == np.uint8 else 1000], dtype)
     renamed = picture.segment(names[marks])
@@ -84,12 +89,12 @@ def test_labels_are_names_only(dtype):
 
 
 def test_answer_is_a_distribution_and_marks_keep_their_label():
-    image, truth = scene(3, noise=20.0)
+    _, truth = scene(3, noise=20.0)
     rng = np.random.default_rng(1)
     marks = np.where(
         rng.random(truth.shape) < 0.02, rng.integers(1, 4, truth.shape), 0
     )  # random labels: contradictions all over
-    answer = InteractiveSegmenter.from_image(image).segment(marks)
+    answer = segmenter(3, noise=20.0).segment(marks)
     assert answer.probabilities.shape == (HEIGHT, WIDTH, 3)
     assert answer.probabilities.dtype == np.float32
     assert (answer.probabilities >= 0).all()
@@ -99,8 +104,8 @@ def test_answer_is_a_distribution_and_marks_keep_their_label():
 
 
 def test_a_click_that_repeats_what_is_sure_changes_next_to_nothing():
-    image, truth = scene()
-    picture, marks = InteractiveSegmenter.from_image(image), clicked(truth)
+    _, truth = scene()
+    picture, marks = segmenter(), clicked(truth)
     before = picture.segment(marks)
     again = marks.copy()
     y, x = np.argwhere(marks == 2)[0]
@@ -110,10 +115,10 @@ def test_a_click_that_repeats_what_is_sure_changes_next_to_nothing():
 
 
 def test_a_correcting_click_turns_the_region_it_is_in():
-    image, truth = scene(3)
+    _, truth = scene(3)
     marks = clicked(truth)
     marks[marks == 3] = 1  # the stripe is marked as background at first
-    picture = InteractiveSegmenter.from_image(image)
+    picture = segmenter(3)
     stripe = truth == 3
     assert (picture.segment(marks).mask[stripe] == 1).mean() > 0.9
     marks[30, 60] = 2
@@ -137,8 +142,8 @@ def test_marks_of_two_classes_two_pixels_apart_divide_a_flat_picture_between_the
 
 
 def test_scribbles_are_many_clicks():
-    image, truth = scene()
-    picture = InteractiveSegmenter.from_image(image)
+    _, truth = scene()
+    picture = segmenter()
     scribbles = np.zeros(truth.shape, np.uint8)
     scribbles[28, 20:34], scribbles[5, 5:60] = 2, 1
     clicks = [(28, x, 2) for x in range(20, 34)] + [(5, x, 1) for x in range(5, 60)]
@@ -147,7 +152,7 @@ def test_scribbles_are_many_clicks():
 
 
 def test_every_pixel_marked_is_answered_with_the_marks():
-    picture = InteractiveSegmenter.from_image(scene()[0])
+    picture = segmenter()
     marks = np.random.default_rng(0).integers(1, 3, picture.shape)
     assert (picture.segment(marks).mask == marks).all()
 
@@ -188,7 +193,7 @@ def test_features_are_an_argument():
     image, truth = scene()
     marks = clicked(truth)
     given = InteractiveSegmenter.from_image(image, features=lambda image: lab_colours(image)).segment(marks)
-    np.testing.assert_array_equal(given.mask, InteractiveSegmenter.from_image(image).segment(marks).mask)
+    np.testing.assert_array_equal(given.mask, segmenter().segment(marks).mask)
     blind = InteractiveSegmenter.from_image(image, features=lambda image: np.zeros((*image.shape[:2], 1))).segment(
         marks
     )
@@ -348,8 +353,8 @@ def test_a_step_of_the_colour_units_is_that_of_adapt(monkeypatch):
 
 
 def test_the_class_outside_the_frame_is_told_by_colour_and_place():
-    image, truth = scene()
-    picture, marks = InteractiveSegmenter.from_image(image), clicked(truth)
+    _, truth = scene()
+    picture, marks = segmenter(), clicked(truth)
     assert picture.segment(marks).outside.argmax() == 0
     assert picture.segment(np.where(marks > 0, 3 - marks, 0)).outside.argmax() == 1
     assert picture.segment(marks, background=2).outside.tolist() == [0.0, 1.0]
@@ -372,7 +377,7 @@ def test_a_class_does_not_live_where_no_mark_of_it_is():
     assert (answer.mask[other] == 1).all()
 
 
-@pytest.mark.parametrize("size", [(1000, 2600), (2001, 1001)])
+@pytest.mark.parametrize("size", [pytest.param((1000, 2600), marks=pytest.mark.slow), (2001, 1001)])
 def test_large_pictures_are_worked_on_smaller_and_answered_in_full(size):
     y, x = np.mgrid[: size[0], : size[1]]
     truth = np.where((y - size[0] / 2) ** 2 + (x - size[1] / 2) ** 2 < (min(size) / 4) ** 2, 2, 1)
@@ -429,8 +434,8 @@ def test_a_mark_that_is_nowhere_the_middle_turns_no_more_than_its_own_depth():
 
 
 def test_a_new_mark_changes_the_mask_to_its_own_class_and_in_one_piece_with_it():
-    image, truth = scene(3, noise=20.0)
-    picture, marks = InteractiveSegmenter.from_image(image), clicked(truth)
+    _, truth = scene(3, noise=20.0)
+    picture, marks = segmenter(3, noise=20.0), clicked(truth)
     first = picture.segment(marks)
     y, x = np.argwhere((truth == 3) & (first.mask == 3))[40]
     marks[y, x] = 1
@@ -442,8 +447,8 @@ def test_a_new_mark_changes_the_mask_to_its_own_class_and_in_one_piece_with_it()
 
 
 def test_a_class_that_was_not_there_before_joins():
-    image, truth = scene(3)
-    picture, marks = InteractiveSegmenter.from_image(image), clicked(truth)
+    _, truth = scene(3)
+    picture, marks = segmenter(3), clicked(truth)
     two = np.where(marks == 3, 0, marks)
     answer = picture.segment(marks, previous=picture.segment(two, background=1))
     assert answer.classes.tolist() == [1, 2, 3]
@@ -451,15 +456,15 @@ def test_a_class_that_was_not_there_before_joins():
 
 
 def test_previous_of_the_same_marks_changes_no_class():
-    image, truth = scene(3, noise=20.0)
-    picture, marks = InteractiveSegmenter.from_image(image), clicked(truth)
+    _, truth = scene(3, noise=20.0)
+    picture, marks = segmenter(3, noise=20.0), clicked(truth)
     first = picture.segment(marks)
     np.testing.assert_array_equal(picture.segment(marks, previous=first).mask, first.mask)
 
 
 def test_previous_of_another_picture_or_with_a_class_more_is_refused():
     image, truth = scene(3)
-    picture, marks = InteractiveSegmenter.from_image(image), clicked(truth)
+    picture, marks = segmenter(3), clicked(truth)
     answer = picture.segment(marks)
     with pytest.raises(ValueError, match="previous is of another shape or has other classes"):
         picture.segment(np.where(marks == 3, 0, marks), previous=answer)
@@ -479,7 +484,7 @@ def test_previous_of_another_picture_or_with_a_class_more_is_refused():
     ],
 )
 def test_bad_marks_are_refused(marks, message):
-    picture = InteractiveSegmenter.from_image(scene()[0])
+    picture = segmenter()
     with pytest.raises(ValueError, match=message):
         picture.segment(marks)
 

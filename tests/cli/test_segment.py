@@ -130,42 +130,30 @@ def alpha(image):
     return Image.fromarray(np.dstack([image // 2, opaque]))
 
 
+KINDS = {
+    "grey": (grey, "png"),
+    "16 bit": (sixteen, "png"),
+    "alpha": (alpha, "png"),
+    "grey with alpha": (lambda image: alpha(image).convert("LA"), "png"),
+    "palette": (lambda image: Image.fromarray(image).quantize(16), "png"),
+    "1 bit": (lambda image: grey(image).point(lambda v: 255 * (v > 100)).convert("1"), "png"),
+    "jpeg": (Image.fromarray, "jpg"),
+    "cmyk jpeg": (lambda image: Image.fromarray(image).convert("CMYK"), "jpg"),
+    "webp": (Image.fromarray, "webp"),
+    "webp with alpha": (alpha, "webp"),
+    "tiff": (Image.fromarray, "tif"),
+    "16 bit tiff": (sixteen, "tif"),
+    "bitmap": (Image.fromarray, "bmp"),
+    "gif": (Image.fromarray, "gif"),
+}
+OF_PILLOW = ("jpeg", "webp", "tiff", "bitmap")  # plain colours, which Pillow gives alike from every format
+
+
 @pytest.mark.parametrize(
-    ("convert", "suffix"),
-    [
-        (grey, "png"),
-        (sixteen, "png"),
-        (alpha, "png"),
-        (lambda image: alpha(image).convert("LA"), "png"),
-        (lambda image: Image.fromarray(image).quantize(16), "png"),
-        (lambda image: grey(image).point(lambda v: 255 * (v > 100)).convert("1"), "png"),
-        (Image.fromarray, "jpg"),
-        (lambda image: Image.fromarray(image).convert("CMYK"), "jpg"),
-        (Image.fromarray, "webp"),
-        (alpha, "webp"),
-        (Image.fromarray, "tif"),
-        (sixteen, "tif"),
-        (Image.fromarray, "bmp"),
-        (Image.fromarray, "gif"),
-    ],
-    ids=[
-        "grey",
-        "16 bit",
-        "alpha",
-        "grey with alpha",
-        "palette",
-        "1 bit",
-        "jpeg",
-        "cmyk jpeg",
-        "webp",
-        "webp with alpha",
-        "tiff",
-        "16 bit tiff",
-        "bitmap",
-        "gif",
-    ],
+    "kind", [pytest.param(kind, marks=pytest.mark.slow if kind in OF_PILLOW else ()) for kind in KINDS]
 )
-def test_every_kind_of_picture_is_segmented(convert, suffix, tmp_path):
+def test_every_kind_of_picture_is_segmented(kind, tmp_path):
+    convert, suffix = KINDS[kind]
     image, inside = disc()
     path, out = tmp_path / f"photo.{suffix}", tmp_path / "mask.png"
     convert(image).save(path)

@@ -212,6 +212,7 @@ def test_fused_is_explicit(row, train, device):
         assert_equal(lse, formulation.log_evidence(queries))
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("mask", [None, "causal", "padding", "both"])
 @pytest.mark.parametrize(
     ("dtype", "size", "bound"),

@@ -24,6 +24,14 @@ from probtx_pyro import inference, models, results
 
 CONJUGATE = ("regression memory", "regression memory, relative")
 memories = pytest.mark.parametrize("name", MEMORIES)
+ALIKE = (
+    "regression memory, walk",
+    "regression memory, discount",
+    "regression memory, reset",
+)  # others go nearly the same way
+verbs = pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if name in ALIKE else ()) for name in MEMORIES]
+)
 DRAWS = {"num_samples": 5, "seed": 0, "progress": False}
 GIBBS = functools.partial(inference.gibbs, num_chains=2, num_warmup=2, **DRAWS)
 NUTS = functools.partial(
@@ -48,7 +56,7 @@ def test_adapt_climbs_and_converts(name):
     assert found["log_evidence"].dims == ("step",) and "attention" not in found
 
 
-@memories
+@verbs
 def test_draws_are_converted_and_their_likelihood_is_prequential(name):
     posterior, pairs = posterior_of(name)
     if name in CONJUGATE:
@@ -82,7 +90,7 @@ def test_what_verbs_climb_and_draw_from_is_the_density_of_the_program(name, batc
     assert_lanes_are_the_program(posterior, pairs)
 
 
-@memories
+@verbs
 @pytest.mark.parametrize("guide", ["delta", "normal"])
 def test_a_variational_guide_is_fitted(name, guide):
     posterior, pairs = posterior_of(name)
@@ -90,7 +98,7 @@ def test_a_variational_guide_is_fitted(name, guide):
     assert fit.median.keys() == posterior.priors.keys() and torch.isfinite(fit.losses).all()
 
 
-@memories
+@verbs
 def test_calibration_ranks_every_parameter(name):
     posterior, pairs = posterior_of(name)
     for sampler in (GIBBS, NUTS) if name in CONJUGATE else (NUTS,):

@@ -14,6 +14,7 @@ def priors_for(mixture, per_query=None):
     return dict(keys=Normal(mixture.keys, 1.2), key_precision=Gamma(2.0, 1.0), values=None if mixture.values is None else Normal(mixture.values, 1.0), weights=Dirichlet(torch.full((rows, mixture.num_units), 1.5)))  # fmt: skip
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("precision", ["unit", "shared", "scalar"])
 @pytest.mark.parametrize("parts", [1, 2, 3])
 @pytest.mark.parametrize("rows", [1, 5])

@@ -178,6 +178,7 @@ STARTING = {
 }
 
 
+@pytest.mark.pairs
 @pytest.mark.filterwarnings("ignore:no closed-form update")
 @pytest.mark.parametrize("verb", STARTING)
 @pytest.mark.parametrize("prior", [Uniform(0.0, 2.0), HalfNormal(1.0)], ids=["interval", "half line"])

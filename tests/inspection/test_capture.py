@@ -53,6 +53,7 @@ def same_output(layer, found, expected):
     torch.testing.assert_close(output, expected, atol=WEIGHTS, rtol=0)
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("batch_first", [True, False])
 @pytest.mark.parametrize("masks", MASKS)
@@ -117,6 +118,7 @@ def by_hand(model, x, mask=None, padded=None):
     return found
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("batch_first", [True, False])
 @pytest.mark.parametrize("padded", [None, padding(UNITS, 6, 4, 2)])
 @pytest.mark.parametrize("causal", [False, True])

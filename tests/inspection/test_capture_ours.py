@@ -46,7 +46,9 @@ def other(name):
     return layer, torch.randn(BATCH, UNITS, WIDTH)
 
 
-@pytest.mark.parametrize("masks", HEARD)
+@pytest.mark.parametrize(
+    "masks", [pytest.param(x, marks=pytest.mark.slow if x in ("padding", "causal") else ()) for x in HEARD]
+)  # "two" has both of these
 @pytest.mark.parametrize("name", OTHERS)
 def test_every_layer_of_ours_is_captured(name, masks):
     """Its own weights, and as labelled data; evidence against the formulation's own where there is a density."""

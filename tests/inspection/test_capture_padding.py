@@ -111,6 +111,7 @@ def own(model, *given):
     return [layer.weights for layer in model.layers]
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("texts", [1, BATCH])
 @pytest.mark.parametrize("side", SIDES)
 @pytest.mark.parametrize("hides", ["float", "boolean", "infinite"])
@@ -353,6 +354,7 @@ def test_a_model_is_sent_to_fused_attention_only_if_it_has_one(fused, repair):
         inspection.capture(model, torch.randn(1, 3, 4))
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("texts", [1, BATCH])
 @pytest.mark.parametrize("masks", ["no", "boolean", "float"])
 @pytest.mark.parametrize("causal", [False, True])

@@ -54,6 +54,7 @@ def farthest(found, weights):
     return max(float((one.attention() - w)[one.present].abs().max()) for one, w in pairs)
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("texts", [1, 3])
 @pytest.mark.parametrize("masks", MASKS)
 @pytest.mark.parametrize("how", ["sdpa", "eager", "output_attentions"])

@@ -215,6 +215,7 @@ def bert_or_llama(name, how="sdpa"):
     return model
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("side", [None, "left", "right"])
 @pytest.mark.parametrize("how", ["sdpa", "eager"])
 @pytest.mark.parametrize("name", ["bert", "llama"])

@@ -5,12 +5,14 @@ import math
 import oracles
 import pytest
 import torch
+from cases import seeds
 from strategies import generator, lists, problem
 from tolerances import assert_equal, assert_never_falls
 
 from probtx_pyro import models
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("precision", ["unit", "shared"])
 @pytest.mark.parametrize("rows", [1, 5])
 @pytest.mark.parametrize("steps", [1, 4])
@@ -21,7 +23,7 @@ def test_em_on_outputs_is_the_oracle(precision, rows, steps, device):
     assert_equal(found, torch.tensor(expected), operations=64 * steps)
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", seeds(40, often=10))
 def test_em_on_outputs_never_falls(seed):
     """25 random problems a seed, 1,000 in all: unequal precisions and extreme scales."""
     g = generator(100 + seed)

@@ -32,6 +32,7 @@ MASKS = {
 }
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("away", [0.0, 3.0])
 @pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS.keys())
 @pytest.mark.parametrize("batch", [(), (2,)])

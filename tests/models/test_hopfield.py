@@ -64,6 +64,7 @@ WATCHED = {
 }
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("masked", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["", "masked"])
 @pytest.mark.parametrize("transformation", ENTMAX)
 @pytest.mark.parametrize("name", WATCHED)

@@ -185,6 +185,7 @@ def test_the_energy_is_minus_the_log_density_and_falls_to_retrieval():
     assert (energy >= 0).all() and (memory.settle(state.detach()).energy >= 0).all()
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("size", [1e100, 1e200, 1e300])
 @pytest.mark.parametrize("beta", [1e-300, 1.0, 1e300])
 @pytest.mark.parametrize("name", exact.MAPS)

@@ -55,6 +55,7 @@ SCALAR_MAPS = {
 }
 
 
+@pytest.mark.pairs
 @maps
 @forms
 @pytest.mark.parametrize("components", [1, 3])

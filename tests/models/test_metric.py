@@ -37,6 +37,7 @@ def priors(mixture):
     return own | ({"component_weights": Dirichlet(torch.full(mixture.unit_shape, 1.5))} if several else {})
 
 
+@pytest.mark.pairs
 @KINDS
 @PROBLEMS
 @pytest.mark.parametrize("batch", [(), (2, 3)])

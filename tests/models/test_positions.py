@@ -60,6 +60,7 @@ def sticks(fractions, positions, units, causal=True, window=None):
 # -- by definition ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("window", [None, 1, 3, 2.5])
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("name", WEIGHTS)

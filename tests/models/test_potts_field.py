@@ -64,9 +64,9 @@ def test_known_labels_are_summed_over_no_more():
     assert (draws.samples["label"][..., [1, 8]] == 1).all()
 
 
-def test_mean_field_gibbs_and_enumeration_agree_on_200_problems(capsys):
+def test_mean_field_gibbs_and_enumeration_agree_on_50_problems(capsys):
     """Gibbs within four standard errors of 300 chains' last draws; the mean field bounds log Z and its gap is printed."""
-    field = problems(200, coupling=0.8, seed=1)
+    field = problems(50, coupling=0.8, seed=1)
     exact, found = field.marginals(), field.mean_field(history=True)
     assert found.converged.all()
     assert (found.objective.diff(dim=0) >= -rounding(found.objective[1:])).all()  # coordinate ascent
@@ -83,9 +83,9 @@ def test_mean_field_gibbs_and_enumeration_agree_on_200_problems(capsys):
     mean = (state["label"] == 1).double().mean(0)
     error = (exact[..., 1] * (1 - exact[..., 1]) / chains).sqrt()
     z = (mean - exact[..., 1]) / error
-    # of 1,800 numbers, 0.11 are expected beyond four errors
-    assert (z.abs() > 4).sum() <= 2
-    assert z.square().mean() == pytest.approx(1, abs=5 * math.sqrt(2 / 200))  # problems are independent, places are not
+    # of 450 numbers, 0.03 are expected beyond four errors
+    assert (z.abs() > 4).sum() <= 1
+    assert z.square().mean() == pytest.approx(1, abs=5 * math.sqrt(2 / 50))  # problems are independent, places are not
 
 
 def test_without_coupling_places_are_independent():

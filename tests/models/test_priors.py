@@ -203,6 +203,7 @@ def test_a_prior_is_not_narrowed_to_its_parameter_in_any_wrapper(name):
         laid(*mixture(SINGLE), prior)
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("default", [SINGLE, DOUBLE])
 @pytest.mark.parametrize("dtype", [SINGLE, DOUBLE])
 @pytest.mark.parametrize(

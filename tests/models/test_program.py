@@ -28,6 +28,7 @@ def test_marginals_of_pyro_are_the_attention(setting):
     assert_equal(marginal.probs, mixture.attention(queries))
 
 
+@pytest.mark.slow
 def test_infer_discrete_draws_from_the_attention(setting):
     mixture, queries, outputs, _ = setting
     pyro.set_rng_seed(2)

@@ -70,6 +70,7 @@ def largest(x, y):
     return float((torch.as_tensor(x) - torch.as_tensor(y)).abs().max())
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("relative", [False, True])
 @pytest.mark.parametrize("clock", [True, False])
 @pytest.mark.parametrize("kind", KINDS)

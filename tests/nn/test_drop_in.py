@@ -73,6 +73,7 @@ def masks(name, float_masks=False):
     return found
 
 
+@pytest.mark.pairs
 @exact
 @pytest.mark.parametrize("need_weights", [True, False])
 @pytest.mark.parametrize("mask", ["none", "padding", "causal", "hint", "each head", "both"])
@@ -92,6 +93,7 @@ def test_equal_under_every_mask(kind, mask, need_weights):
             assert own_weights is None
 
 
+@pytest.mark.pairs
 @exact
 @pytest.mark.parametrize(("add_bias_kv", "add_zero_attn"), list(itertools.product([False, True], repeat=2)))
 @pytest.mark.parametrize("widths", [{}, {"kdim": 6, "vdim": 4}])
@@ -157,6 +159,7 @@ def calls(model):
     return counts
 
 
+@pytest.mark.pairs
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors is in prototype stage")  # torch's own encoder
 @pytest.mark.parametrize("by_hand", [False, True])
 @pytest.mark.parametrize("train", [False, True])

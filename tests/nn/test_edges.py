@@ -141,6 +141,7 @@ def test_a_mixture_of_keys_is_asked_nothing(sizes):
 MASKS = [(torch.bool, False), (torch.bool, True), (torch.float16, False), (torch.bfloat16, True), (torch.float32, False), (torch.float64, True)]  # fmt: skip
 
 
+@pytest.mark.pairs
 @pytest.mark.filterwarnings("ignore:There is a performance drop")  # torch has no batching rule for its fused kernel
 @pytest.mark.parametrize(("dtype", "need_weights"), MASKS, ids=str)
 @pytest.mark.parametrize("mask", ["key_padding_mask", "attn_mask"])
@@ -168,6 +169,7 @@ def test_gradients_of_each_example_under_masks_of_every_dtype(name, mask, dtype,
             assert_equal(each[key][i], one, *every.values(), operations=operations)
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("need_weights", [False, True])
 @pytest.mark.parametrize("mask", ["attn_mask", "key_padding_mask"])
 @pytest.mark.parametrize("name", PLAIN)

@@ -54,6 +54,7 @@ def mask(name):
 MASKS = ("none", "padding", "one for all", "each head", "causal")
 
 
+@pytest.mark.pairs
 @every
 @pytest.mark.parametrize("name", MASKS)
 @pytest.mark.parametrize("num_steps", [1, 3])

@@ -85,6 +85,7 @@ def attention_by_hand(layer, x, causal=False, padded=False):
     return weights, answers
 
 
+@pytest.mark.pairs
 @geometries
 @linking
 @pytest.mark.parametrize("masks", MASKS, ids=["", "causal", "padded", "both"])

@@ -41,6 +41,7 @@ def largest(kind, tokens, *, causal=False, masked=False, need_weights=False):
     return made.numbers
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("kind", LAYERS.values(), ids=LAYERS.keys())
 @pytest.mark.parametrize("masked", [False, True], ids=["", "padded"])
 @pytest.mark.parametrize("causal", [False, True], ids=["", "causal"])

@@ -119,6 +119,7 @@ def test_use_td_global_and_use_root_td_are_tensors_of_the_model(kind):
     assert_equal(field.label_logits, torch.as_tensor(found.logits), torch.as_tensor(found.logits**2))
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("head_root", [True, False])
 @pytest.mark.parametrize("schedule", ["asynchronous", "synchronous"])
 @pytest.mark.parametrize("embedded", [True, False])
@@ -141,6 +142,7 @@ def test_a_root_that_shares_the_potentials_is_a_word_in_front(head_root, schedul
     assert_equal(field.label_logits, torch.as_tensor(found.logits), torch.as_tensor(found.logits**2))
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("schedule", ["asynchronous", "synchronous"])
 @pytest.mark.parametrize("length", [N, 4])
 @pytest.mark.parametrize("normalizer", ["softmax", "relu"])

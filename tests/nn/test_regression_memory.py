@@ -127,6 +127,7 @@ def by_hand(layer, x, memory, padded, causal):
     return [torch.from_numpy(y) for y in (output, signed, means, variances)]
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("hidden", [False, True], ids=["", "padded"])
 @pytest.mark.parametrize("causal", [True, False], ids=["causal", "crossed"])
 @gated
@@ -216,6 +217,7 @@ def test_without_gates_three_updates_are_one():
 # -- chunks and streams ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("size", [1, 3, 16, T])
 @gated
 @updates
@@ -228,6 +230,7 @@ def test_chunks_change_rounding_alone(update, gates, size):
         assert (one - other).abs().max() <= 1e-10
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
 @gated
 @updates
@@ -436,7 +439,9 @@ def test_gradients(update, gates):
     assert torch.autograd.gradcheck(output, (x, *parameters), atol=1e-5)
 
 
-@pytest.mark.parametrize("update", ["exact", "delta", "linear"])
+@pytest.mark.parametrize(
+    "update", ["exact", *(pytest.param(name, marks=pytest.mark.slow) for name in ("delta", "linear"))]
+)
 def test_gradients_of_gradients(update):
     layer, x = made(update, True, chunk_size=2), draw(1, 1, 3, E).requires_grad_()
     assert torch.autograd.gradgradcheck(lambda x: layer.bands(x, x, x, is_causal=True)[0], x)

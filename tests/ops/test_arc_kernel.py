@@ -108,6 +108,7 @@ def test_the_readable_form_does_not_call_the_kernel(monkeypatch):
         )
 
 
+@pytest.mark.pairs
 @problems
 @together
 @pytest.mark.parametrize("compiling", [False, True], ids=["by hand", "for a compiler"])
@@ -148,6 +149,7 @@ def test_every_sweep_and_objective(schedule, problem, rules):
         assert_equal(kernel.objective(given, label, head, state), objective, *scale)
 
 
+@pytest.mark.pairs
 @schedules
 @problems
 @together
@@ -177,7 +179,7 @@ def test_float32(schedule, problem):
 
 
 @schedules
-@pytest.mark.parametrize("problem", ["low rank", "few words"])
+@pytest.mark.parametrize("problem", [pytest.param("low rank", marks=pytest.mark.slow), "few words"])
 def test_mean_field_takes_a_schedule_by_name_or_as_a_function(schedule, problem):
     """Marginals, objectives of every sweep, and how many each sentence took, from the name of a schedule and from its readable form."""
     crf = draw(problem, scale=0.5)
@@ -239,6 +241,7 @@ def test_channels_taken_one_by_one_are_channels_taken_together(schedule, rank, m
     )  # three sweeps forward and back, some 300 sums of 15 terms
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("numbers", [2**18, 1], ids=["together", "one by one"])
 @pytest.mark.parametrize("schedule", kernel.SCHEDULES)
 @pytest.mark.parametrize("rank", [None, 2], ids=["full", "low rank"])

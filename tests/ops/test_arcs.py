@@ -58,6 +58,7 @@ def by_definition(q, left, right, p, distances):
     return scores, above + below
 
 
+@pytest.mark.pairs
 @distances
 @low_rank
 @pytest.mark.parametrize(("channels", "length"), [(1 if length % 2 else 3, length) for length in range(1, 10)])
@@ -123,6 +124,7 @@ def test_head_marginals_of_a_word_and_itself_change_nothing():
     assert_equal(found[1], found[0])
 
 
+@pytest.mark.pairs
 @low_rank
 @channels
 @pytest.mark.parametrize("used", [(True, False), (False, True)], ids=["scores alone", "messages alone"])

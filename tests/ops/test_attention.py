@@ -83,6 +83,7 @@ def test_far_from_the_origin_nothing_is_lost(offset, device):
     ).abs().max() > 1e-2  # what is avoided
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("per_unit", [False, True])
 @pytest.mark.parametrize("masked", [False, True])

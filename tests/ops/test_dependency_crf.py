@@ -110,6 +110,7 @@ def test_factors_shared_by_the_channels_are_their_sum(schedule):
     assert_equal(shared.label_logits, full.label_logits)
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("temperature", [0.3, 1.0, 2.0])
 @pytest.mark.parametrize("step", [0.3, 1.0])
 @pytest.mark.parametrize("damping", [0.0, 0.6])

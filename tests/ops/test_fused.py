@@ -40,6 +40,7 @@ def by_definition(q, k, v, precision, log_prior, components, causal):
     return explicit_attention(factor, v.repeat_interleave(components, -2), rows.repeat_interleave(components, -1))[0]
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("mask", MASKS)
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("components", [1, 2, 3])

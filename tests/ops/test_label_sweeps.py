@@ -27,6 +27,7 @@ def known(crf, g):
     return torch.where(free | (words.sum(-1) == 0), -1, drawn)
 
 
+@pytest.mark.pairs
 @problems
 @pytest.mark.parametrize("beta", [1.0, 0.3])
 @pytest.mark.parametrize("heads", [False, True])

@@ -34,6 +34,7 @@ def explicit(queries, keys, values, mixing=None, weights=None, causal=False):
     return ops.explicit_linear_attention(*features, values, causal)
 
 
+@pytest.mark.pairs
 @forms
 @pytest.mark.parametrize("num", [1, 2, C - 1, C, C + 1, 3 * C + 5, BLOCK - 1, BLOCK, BLOCK + C + 1])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
@@ -46,6 +47,7 @@ def test_fast_is_the_definition(num, dtype, causal, device):
     assert_equal(fast(*arguments, causal=causal), output, arguments[2], operations=64 + num**0.5)
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("queries", [1, 5, 300])
 @pytest.mark.parametrize("units", [1, 4, 200])
 @pytest.mark.parametrize("answers", [1, 9])
@@ -162,6 +164,7 @@ def test_the_feature_map_keeps_what_the_dtype_can_hold(x, dtype):
         assert torch.nn.functional.elu(leaf) + 1 == 0  # what the usual form gives
 
 
+@pytest.mark.pairs
 @forms
 @pytest.mark.parametrize("features", [2, 4, 64])
 @pytest.mark.parametrize("scale", [5.0, 20.0])

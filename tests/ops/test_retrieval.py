@@ -22,6 +22,7 @@ def problem(rows):
     return states, patterns, values, log_prior
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("name", POOLING)
 @pytest.mark.parametrize("rows", [0, 1, Q])
 @pytest.mark.parametrize("causal", [False, True])

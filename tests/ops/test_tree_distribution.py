@@ -43,6 +43,7 @@ def check(arcs, single_root):
     assert_equal(entropy, torch.tensor(sum(math.exp(-s) * s for s in surprise if s < math.inf)), scale * (1 + scale))
 
 
+@pytest.mark.pairs
 @roots
 @pytest.mark.parametrize("words", range(1, 6))
 @pytest.mark.parametrize("forbidden", [0.0, 0.5])

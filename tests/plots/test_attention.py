@@ -47,13 +47,12 @@ def test_attention_map_reads_labels_from_xarray():
 def test_given_axes_are_used_and_nothing_is_shown(monkeypatch):
     monkeypatch.setattr(pyplot, "show", lambda *_: pytest.fail("a plot called show"))
     grid, weights, keys = _plane()
-    figure, panels = pyplot.subplots(1, 6)
+    figure, panels = pyplot.subplots(1, 5)
     assert plots.attention_map(np.eye(2), ax=panels[0]) is panels[0]
     assert plots.responsibilities(grid, weights, keys, 1.0, ax=panels[1]) is panels[1]
     assert plots.em_paths(RNG.normal(size=(4, 3, 2)), ax=panels[2]) is panels[2]
     assert plots.objective_trace([1.0, 2.0], ax=panels[3]) is panels[3]
-    assert plots.elbo_gap([0.0, 1.0], [0.0, 1.0], ax=panels[4]) is panels[4]
-    assert plots.segmentation_overlay(np.zeros((4, 5, 3)), np.zeros((4, 5), bool), ax=panels[5]) is panels[5]
+    assert plots.segmentation_overlay(np.zeros((4, 5, 3)), np.zeros((4, 5), bool), ax=panels[4]) is panels[4]
     figure.canvas.draw()
 
 
@@ -105,13 +104,6 @@ def test_objective_trace_labels_every_problem():
     assert abs(heights[0] - heights[1]) > 0.05 * np.ptp(trace)
 
 
-def test_elbo_gap_has_the_diagonal_and_one_series_a_kind():
-    ax = plots.elbo_gap([0.0, 0.1, 10.0], [0.0, 0.1, 10.0], ["exact", "soft", "soft"])
-    diagonal, *series = ax.lines
-    np.testing.assert_array_equal(*diagonal.get_data())
-    assert {line.get_label(): len(line.get_xdata()) for line in series} == {"exact": 1, "soft": 2}
-
-
 def test_segmentation_overlay_dims_the_background_and_numbers_clicks():
     image = np.full((4, 6, 3), 200, dtype=np.uint8)
     mask = np.zeros((4, 6), bool)
@@ -142,7 +134,6 @@ def test_segmentation_overlay_dims_the_background_and_numbers_clicks():
         (lambda: plots.em_paths(np.zeros((2, 2))), "paths must have shape"),
         (lambda: plots.objective_trace(1.0), "give fit.objective"),
         (lambda: plots.objective_trace([1.0, 2.0], ["a", "b"]), "labels has 2 entries but there are 1 problems"),
-        (lambda: plots.elbo_gap([1.0], [1.0, 2.0]), "give one of each per guide"),
         (lambda: plots.segmentation_overlay(np.zeros((4, 4, 4)), np.zeros((4, 4))), "image must have shape"),
         (lambda: plots.segmentation_overlay(np.full((4, 4), 9.0), np.zeros((4, 4))), "give bytes"),
         (lambda: plots.segmentation_overlay(np.zeros((4, 4)), np.zeros((3, 4))), "resize one of them"),

@@ -88,38 +88,6 @@ def test_a_query_check_draws_itself(check):
     assert (plain.axes[0].get_ylabel(), plain.axes[0].get_xlabel()) == ("layer", "head")
 
 
-@pytest.mark.parametrize("kind", ["captured", "layers", "ArviZ data"])
-def test_head_report_of_captured_layers(kind, captured):
-    layers = {
-        name: inspection.captured(captured.queries[i], captured.keys[i], None, dims=("batch", "head"))
-        for i, name in enumerate(["first", "second"])
-    }
-    given = {"captured": captured, "layers": layers, "ArviZ data": inspection.capture_data(captured)}[kind]
-    figure = plots.head_report(given, head=(1, 2), example=1)
-    attention, spread = figure.axes[:2]
-    np.testing.assert_allclose(attention.images[0].get_array(), captured.attention()[1, 1, 2], rtol=0, atol=1e-12)
-    values = spread.patches[0].get_data()[0]
-    np.testing.assert_allclose(values, captured.effective_units()[1, 1, 2], rtol=0, atol=1e-12)
-    assert figure.get_suptitle() == "layer second, head 2"
-    assert len(figure.axes) == 3  # map, units and colour bar: no check, no panels of it
-
-
-def test_a_head_with_its_check(captured, check):
-    worst = tuple(check.ranking[0])
-    figure = plots.head_report(captured, check=check)
-    attention, _, evidence, p_values = figure.axes[:4]
-    np.testing.assert_allclose(attention.images[0].get_array(), captured.attention()[worst[0], 0, worst[1]])
-    row = check.statistics.index("log evidence")
-    assert evidence.lines[0].get_xdata()[0] == check.observed[row][worst]
-    drawn = np.sort(np.concatenate([line.get_xdata() for line in p_values.lines[1:]]))
-    np.testing.assert_allclose(drawn, np.sort(check.p_values[:, *worst]))
-    for name, marks in zip(check.controls, p_values.collections[-3:], strict=True):
-        assert marks.get_label() == name
-        np.testing.assert_allclose(marks.get_offsets()[:, 0], check.controls[name].p_values[:, *worst])
-        assert f"{name}: {check.controls[name].log_density[worst]:.1f}" in evidence.get_xlabel()
-    assert f"mixture: {check.log_density[worst]:.1f}" in evidence.get_xlabel()
-
-
 def test_an_adaptation_draws_its_objective():
     objective = torch.tensor([[-3.0, -4.0], [-2.0, -3.5]], requires_grad=True)
     mixture = models.GaussianMixture(torch.zeros(2, 1, 1))
@@ -220,18 +188,6 @@ MISTAKES = {
     "an object without an objective": (lambda captured, *_: plots.objective_trace(captured), "objective must be numbers.*Captured"),
     "data without an objective": (lambda _, __, data: plots.objective_trace(data), "no variable 'objective' in iterations"),
     "z-scores without names": (lambda *_: plots.query_check(np.zeros((1, 1, 1))), "statistics is missing"),
-    "a head that is not there": (lambda captured, *_: plots.head_report(captured, head=(0, 3)), r"head: \(0, 3\) is outside \(2, 3\)"),
-    "an example that is not there": (lambda captured, *_: plots.head_report(captured, example=2), "example: .* is outside"),
-    "half an index of a head": (lambda captured, *_: plots.head_report(captured, head=(0,)), "head has 1 entries but there are 2"),
-    "half a check": (lambda *_: plots.head_report(np.eye(2), p_values={"a": 0.5}), "belong together; give all, or check="),
-    "a check of other heads": (
-        lambda captured, check, _: plots.head_report(captured, check=check._replace(discrepancy=np.zeros((2, 4)))),
-        "check is of heads .*; check what is drawn",
-    ),
-    "a check without the log evidence": (
-        lambda captured, check, _: plots.head_report(captured, check=check._replace(statistics=tuple("abcde"))),
-        "check has no statistic 'log evidence'",
-    ),
     "a query of another name": (lambda _, __, data: plots.attention_band(data, query="dog"), "no query is called 'dog'; choose from a, b, c"),
     "a query beyond the last": (
         lambda *_: plots.attention_band(xarray.DataArray(np.ones((1, 2, 3, 1)), dims=(*MANY, "query", "unit")), query=3),

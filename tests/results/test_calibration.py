@@ -60,13 +60,13 @@ def run(program, *arguments, sampler=None, simulations=50, seed=0, **options):
 @pytest.mark.parametrize(("simulations", "draws"), [(50, 9), (200, 63)])
 def test_the_band_holds_as_often_as_it_says(simulations, draws):
     """Against simulation; 4 standard errors of the share that leaves the band."""
-    ranks = np.random.default_rng(0).integers(0, draws + 1, (simulations, 20_000))
+    ranks = np.random.default_rng(0).integers(0, draws + 1, (simulations, 5_000))
     below = ecdf.counts_below(ranks, draws)
     for level in (0.9, 0.99):
         band = results.simultaneous_band(simulations, draws, level)
         left = ((below < band.lower[:, None]) | (below > band.upper[:, None])).any(0).mean()
         # discrete counts: the band cannot be exact, but it is never too narrow, and one count narrower would be
-        assert left <= 1 - level + 4 * np.sqrt(level * (1 - level) / 20_000)
+        assert left <= 1 - level + 4 * np.sqrt(level * (1 - level) / 5_000)
         assert left > (1 - level) / 3
 
 

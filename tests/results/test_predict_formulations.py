@@ -197,7 +197,7 @@ def test_a_hierarchy_is_averaged():
         )
 
     program = models.bayesian(posterior.formulation, keys=keys)
-    draws = inference.nuts(program, queries, num_samples=12, num_warmup=12, num_chains=2, seed=0)
+    draws = inference.nuts(program, queries, num_samples=4, num_warmup=4, num_chains=2, seed=0)
     check(results.predict(draws, queries[:3], relabel=False), looped(draws._replace(samples={"keys": draws.samples["keys"]}), queries[:3]))  # fmt: skip
 
 
