@@ -455,7 +455,7 @@ def statements() -> list[Claim | Place]:
         Place("PT [4-6]", "axial attention, disentangled attention, the Lipschitz constant of attention", "no statement: listed among the references, cited nowhere in the text", "nothing to test"),
         Place("PT [7]", "attention that does not explain away", "derived; loops over scalars", f"doubly normalised attention is no E-step: it is a step of EM on the keys: [mathematics 6]({page}#6-soft-k-means)"),
         Place("PT", "a deep network may produce queries for all the units (segmentation)", "no row: no trained network for pictures is here",
-              "`InteractiveSegmenter.from_image(image, features=)` takes its features as queries (`tests/apps/test_segmentation.py`); what it buys is not measured"),
+              "`InteractiveSegmenter.from_image(image, features=)` takes its features as queries (`tests/apps/test_segmentation.py`); what they buy is [the follow-up paper's](segmentation.md#the-follow-up-paper) question, whose networks are not here"),
     ]  # fmt: skip
 
 
