@@ -38,8 +38,8 @@ full metric in what it leaves out: it takes the nearest unit in place of the sum
 that day (one unit a class, full metric), and the distance to the fifth nearest training point; of *banking77* also with vectors of unit length. Which
 defaults, `unseen_defaults` says. ``--report`` writes the tables of the report.
 
-**Mended later that day**: 64 test questions that training questions repeat were taken out (`texts.banking`). Nothing else of training and validation changed, so
-that the settings stand, and ``--again`` scored the test of these rows again by the settings that they keep.
+**Mended later that day**: 64 test questions that training questions repeat were taken out (`texts.banking`). Training and validation are as they were, so
+that the settings stand, and ``--again`` scored the test of *banking77* again by the settings in its rows.
 
 **Scores.** AUROC of known against unseen, and false positives at 95 % recall: the share of unseen points that pass where 95 % of the
 known ones do. Mean and standard deviation over seeds; ours less the baseline of the best mean, seed by seed, with its standard error.
