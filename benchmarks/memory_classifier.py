@@ -3,7 +3,7 @@
     PROBTX_DATA=... python -m benchmarks.memory_classifier [--part peers|prevalence|all] [--seeds N]
 
 **peers.** Digits (1,797 of 8 x 8, ink in 0..1), wine (178 of 13, standardised on the training part), Banking77 (10,003 training
-questions as published and the 3,016 of 3,080 test questions whose words none of them has (since 27 November 2026; scored again), 77 intents; TF-IDF of words, sublinear, and 64 singular vectors, both of the training text). Digits
+questions as published and the 3,016 of 3,080 test questions whose words none of them has, which were scored again on 27 November 2026; 77 intents; TF-IDF of words, sublinear, and 64 singular vectors, both of the training text). Digits
 and wine: a third is the test part, stratified, drawn by the seed. The settings of each classifier are chosen by three-fold
 cross validation of the log loss on the training part, ours and the peers' alike: `MemoryClassifier` over units_per_class 1 and "all",
 metrics full and scalar; LogisticRegression over C 1, 10, 100; KNeighborsClassifier over 5, 15, 45 neighbours, weighted by distance;
