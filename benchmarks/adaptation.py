@@ -4,7 +4,8 @@ Run with ``python -m benchmarks.adaptation [--genre reviews email] [--seeds 0 1 
 
 Protocol, written before any figure of the reported genres was seen.
 
-- Data: UD English EWT, UPOS; a genre is the prefix of ``sent_id``. Reported genres: reviews and email. All choices below were made
+- Data: UD English EWT, UPOS; a genre is the prefix of ``sent_id``. Sentences of dev and test whose words a training sentence of any genre
+  has are left out (greetings, signatures, boilerplate): added on 27 November 2026, when the results were known, and all scored again. Reported genres: reviews and email. All choices below were made
   on answers, with the seeds 0 and 1: from spreads of 0.05 to 0.4 of each part and of all, and rows of new words with wider priors.
 - Base tagger of a genre: the small setting of ``docs/reports/dependency_crf.md`` (seed 0), trained on the train part of the other
   four genres, kept by the accuracy on their dev part; 500 steps (5 epochs of 10,000 sentences are 800: on answers the best
@@ -35,9 +36,10 @@ from typing import Any
 import torch
 
 from benchmarks.reports import Tables, rows_of, write_tables
+from benchmarks.task_runs import only_new
 from benchmarks.timing import RESULTS, machine
 from probtx_pyro import train
-from probtx_pyro.data import Sentence, load_treebank
+from probtx_pyro.data import Sentence, Splits, load_treebank
 from probtx_pyro.train import Example
 
 FOLDER, CACHE = RESULTS / "adaptation", Path(__file__).parent / "cache" / "adaptation"
@@ -63,11 +65,16 @@ def examples(part: Sequence[Sentence], keep: Any) -> list[Example]:
     return [Example(s.words, tuple((tag,) for tag in s.upos)) for s in part if keep(genre_of(s))]
 
 
+def treebank() -> Splits[Sentence]:
+    """EWT, nothing of dev or test in train."""
+    return Splits(**only_new(load_treebank("ewt")._asdict(), lambda sentence: sentence.words))
+
+
 def base_tagger(genre: str, encoder: str) -> train.Run:
     """The tagger of the other genres: loaded, or trained."""
     out = CACHE / f"{genre}-{encoder}"
     if not (out / "results.json").exists():
-        bank = load_treebank("ewt")
+        bank = treebank()
         parts = {name: examples(getattr(bank, name), lambda of: of != genre) for name in ("train", "dev")}
         settings = train.LabellingSettings(encoder=encoder, **SETTINGS, **ENCODERS[encoder])
         train.train_tagger(settings, parts, out, resume=(out / "checkpoint.pt").exists())
@@ -155,7 +162,7 @@ def figures(run: Any, tagger: Any, sentences: Sequence[Example]) -> dict[str, fl
 def run_genre(genre: str, encoder: str, seeds: Sequence[int], part: str, methods: Sequence[str]) -> None:
     """Write the figures of a genre, seed by seed; what is there is not run again."""
     path = FOLDER / f"{genre}-{encoder}.json"
-    bank, run = load_treebank("ewt"), base_tagger(genre, encoder)
+    bank, run = treebank(), base_tagger(genre, encoder)
     others = random.Random(0).sample(examples(bank.dev, lambda of: of != genre), OTHERS)
     parts = {"genre": examples(getattr(bank, part), lambda of: of == genre), "others": others}
     pool = examples(bank.train, lambda of: of == genre)

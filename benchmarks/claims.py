@@ -167,7 +167,8 @@ def figure(cell: Cell) -> str:
     """
     text = (REPORTS / cell.report).read_text()
     _, mark, rest = text.partition(f"<!-- table: {cell.table} -->")
-    rows = [[x.strip() for x in line.strip("| ").split(" | ")] for line in rest.partition(END)[0].split("\n") if line.startswith("|")]  # fmt: skip
+    table = [line.strip() for line in rest.partition(END)[0].split("\n") if line.startswith("|")]
+    rows = [[x.strip() for x in re.split(r"(?<!\\)\|", line)[1:-1]] for line in table]
     for head, block in _blocks(rows):
         own = [row for row in block if tuple(row[: len(cell.row)]) == cell.row]
         if mark and len(own) == 1 and cell.column in head:

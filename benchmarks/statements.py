@@ -437,6 +437,10 @@ def statements() -> list[Claim | Place]:
         Place("EF", "a fully connected layer or linear attention is a classical Hopfield layer; Boltzmann machines, Ising", "derived; sums over all states",
               f"true with one matrix for in and out, and not of GELU or ReLU: [mathematics 4.4]({page}#44-classical-memories-boltzmann-machines-ising)"),
         Place("EF", "the free energy is dual to maximum entropy", "derived; another optimiser", f"true: [mathematics 4.5]({page}#45-maximum-entropy)"),
+        Place("EF", "the quadratic term of the energy fulfils the duty of the skip connection", "derived; a gradient", f"only damped: a layer with a residual has the quadratic term of the other sign: [mathematics 4.2]({page}#42-hopfield-memories)"),
+        Place("EF", "hidden states stand for a continuous distribution", "derived; all draws of three points", f"where keys are far more than the exponential of the variance of their logits: [mathematics 4.7]({page}#47-words-around-a-context-vector-and-mean-field)"),
+        Place("EF", "Arora's random walk of a context vector may be equivalent to McBal's mean field", "derived; sums over all sentences, contexts by quadrature",
+              f"one model, where log Z is quadratic, and its mean field; its softmax runs over words and not over positions: [mathematics 4.7]({page}#47-words-around-a-context-vector-and-mean-field)"),
         Place("EF, CRF", "neither theory explains several heads", "derived; sums over all joint assignments",
               f"a product of assignments, one for each head; why heads differ stays open: [mathematics 4.6]({page}#46-several-heads)"),
         Claim("MGK", "its advantage in time grows with the length", "half the heads over softmax, 4,096 beside 1,024 tokens; interval over 5 widths",
@@ -446,9 +450,12 @@ def statements() -> list[Claim | Place]:
         Claim("MGK", "8 heads better than softmax on the validation part, too", "WikiText-2 by words",
               gains(perplexities(mgk, "validation"), perplexities(softmax, "validation"), lower=True), "of perplexity",
               (still_rose(runs_of_wikitext(mgk), lower=True)[1], still_rose(runs_of_wikitext(softmax), lower=True)[1])),
+        Place("MGK", "medium models", "no row: WikiText-103 by models of that size is beyond two cores", "small ones stand in [the papers' tables](the_papers_tables.md#mixtures-of-gaussian-keys-nguyen-et-al-2022)"),
+        Place("MGK", "future work: nonparametric regression, Fourier integral attention", "derived; loops and dense solutions", f"layers and what they lack: [mathematics 8.5]({page}#85-attention-as-nonparametric-regression)"),
+        Place("PT [4-6]", "axial attention, disentangled attention, the Lipschitz constant of attention", "no statement: listed among the references, cited nowhere in the text", "nothing to test"),
         Place("PT [7]", "attention that does not explain away", "derived; loops over scalars", f"doubly normalised attention is no E-step: it is a step of EM on the keys: [mathematics 6]({page}#6-soft-k-means)"),
         Place("PT", "a deep network may produce queries for all the units (segmentation)", "no row: no trained network for pictures is here",
-              "`InteractiveSegmenter.from_image(image, features=)` takes its features as queries (`tests/apps/test_segmentation.py`); what it buys is not measured"),
+              "`InteractiveSegmenter.from_image(image, features=)` takes its features as queries (`tests/apps/test_segmentation.py`); what they buy is [the follow-up paper's](segmentation.md#the-follow-up-paper) question, whose networks are not here"),
     ]  # fmt: skip
 
 
@@ -495,11 +502,14 @@ def languages_table() -> list[str]:
         by_seed = nats(row)
         share = [(none[i] - x) / (none[i] - all_[i]) for i, x in by_seed.items() if i in all_ and i in none]
         rate = [f"{found['lr']:g}" for found in files(f"rate-{slug(row)}")]
+        trials = [[x for rate, x in found["nats"].items() if float(rate) in RATES] for found in files(f"rate-{slug(row)}")]  # fmt: skip
+        steady = [f"{max(each) - min(each):.3f}" for each in trials]
         rose = f"{still_rose(runs_of(row), lower=True)[0]:.1%}" if by_seed else "-"
-        body.append([row, *(rate or ["-"]), spread(list(by_seed.values())), spread(share, 2), rose, str(len(by_seed))])
+        body.append([row, *(rate or ["-"]), *(steady or ["-"]), spread(list(by_seed.values())), spread(share, 2), rose, str(len(by_seed))])  # fmt: skip
     head = [
         "row",
         "rate",
+        f"worst less best of rates {RATES[0]:g} to {RATES[-1]:g}, trials",
         "nats a character",
         "share of attention's gain",
         "perplexity still fell, last fifth",

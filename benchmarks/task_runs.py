@@ -92,6 +92,13 @@ def without_repeats(parts: Mapping[str, Sequence[Any]], text: Callable[[Any], Ha
     return {**parts, "train": [row for row in parts["train"] if text(row) not in elsewhere]}
 
 
+def only_new(parts: Mapping[str, Sequence[Any]], text: Callable[[Any], Hashable]) -> dict[str, Sequence[Any]]:
+    """The parts, without the rows of the others whose text stands in train, too: what was learned and chosen stays."""
+    learned = {text(row) for row in parts["train"]}
+    others = {name: [row for row in part if text(row) not in learned] for name, part in parts.items()}
+    return {**others, "train": parts["train"]}
+
+
 def texts(source: str) -> dict[str, Any]:
     """Texts with their categories, none of dev or test in train."""
     return without_repeats(classified_texts(source), lambda row: tuple(row[0]))

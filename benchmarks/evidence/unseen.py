@@ -34,9 +34,12 @@ full metric in what it leaves out: it takes the nearest unit in place of the sum
 
 **Added 27 November 2026**, before any score of it was seen: *banking77 MiniLM*, the intents and test questions of *banking77* as sentence vectors
 (`sentences`), as they are, with at most 40 training questions an intent, one validation task, whose rows
-`unseen_defaults` makes (the grids were not run on them, for their time: "ours, chosen" is its candidate of the least gap); and ``--fixed``, which scores again in every row that is kept what has no setting to choose: the defaults, the defaults before
+`unseen_defaults` makes (the grids were not run on them, for their time: "ours, chosen" is its candidate of the least gap); and in every row what has no setting to choose: the defaults, the defaults before
 that day (one unit a class, full metric), and the distance to the fifth nearest training point; of *banking77* also with vectors of unit length. Which
 defaults, `unseen_defaults` says. ``--report`` writes the tables of the report.
+
+**Mended later that day**: 64 test questions that training questions repeat were taken out (`texts.banking`). Training and validation are as they were, so
+that the settings stand, and ``--again`` scored the test of *banking77* again by the settings in its rows.
 
 **Scores.** AUROC of known against unseen, and false positives at 95 % recall: the share of unseen points that pass where 95 % of the
 known ones do. Mean and standard deviation over seeds; ours less the baseline of the best mean, seed by seed, with its standard error.
@@ -44,6 +47,7 @@ known ones do. Mean and standard deviation over seeds; ours less the baseline of
 
 import argparse
 import functools
+import itertools
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -393,7 +397,7 @@ def run(data: str, seed: int, quick: bool = False) -> list[Row]:
         "known": len(test.known), "unseen": len(test.unseen), "preferred": preferred,
         "test": _rounded(found),
         "validation": {name: round(choice.auroc, 5) for name, choice in chosen.items()},
-        "settings": {name: ", ".join(map(str, (choice.features, *choice.setting))) for name, choice in chosen.items()},
+        "settings": {name: _said(choice.features, choice.setting) for name, choice in chosen.items()},
     }]  # fmt: skip
 
 
@@ -412,11 +416,22 @@ def rows_kept() -> list[Row]:
     return found
 
 
-def again(rows: list[Row]) -> list[Row]:
-    """Return rows with the scores of what has no setting to choose made again."""
-    return [
-        {**row, "test": row["test"] | _rounded(fixed(row["data"], DATA[row["data"]](row["seed"])[0]))} for row in rows
-    ]
+def again(row: Row) -> Row:
+    """Return a row with its test scored again, by the settings that it keeps."""
+    test = DATA[row["data"]](row["seed"])[0]
+    found: dict[str, tuple[float, float]] = {}
+    for method, settings in (BASELINES | OURS).items():
+        for features, setting in itertools.product(FEATURES, settings):
+            how = _said(features, setting)
+            if how in row["settings"].values():
+                own = rescaled(test, features)
+                found |= {name: scores(x, own) for name, x in method(own, *setting).items() if row["settings"].get(name) == how}  # fmt: skip
+    found[CHOSEN] = found[row["preferred"]]
+    return {**row, "known": len(test.known), "unseen": len(test.unseen), "test": _rounded(found | fixed(row["data"], test))}  # fmt: skip
+
+
+def _said(features: str, setting: tuple[Any, ...]) -> str:
+    return ", ".join(map(str, (features, *setting)))
 
 
 def _rounded(found: Mapping[str, tuple[float, float]]) -> dict[str, list[float]]:
@@ -509,7 +524,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--quick", action="store_true", help="digits, one seed, one setting a method; writes nothing")
     parser.add_argument(
-        "--fixed", action="store_true", help="score again, in the rows that are kept, what has no setting to choose"
+        "--again", action="store_true", help="score the test again, by the settings in the rows that are kept"
     )
     parser.add_argument(
         "--report", action="store_true", help="write the tables of the report from the rows that are kept"
@@ -519,12 +534,16 @@ def main(argv: list[str] | None = None) -> None:
     if args.quick:
         table([{"data": "digits", "seed": 0, **row} for row in run("digits", 0, quick=True)])
         return
-    if args.fixed:
-        write(RESULT, again(rows_kept()))
+    if args.again:
+        rows = rows_kept()
+        for place, row in enumerate(rows):
+            if row["data"] in args.data:
+                rows[place] = again(row)
+                write(RESULT, rows)
     if args.report:
         for name, lines in tables(rows_kept()):
             write_table("what_the_view_buys.md", name, lines)
-    if args.fixed or args.report:
+    if args.again or args.report:
         return
     rows = kept(RESULT, [{"data": data, "seed": seed} for seed in range(args.seeds) for data in args.data], run)
     table(rows)

@@ -18,7 +18,7 @@ the sets. Of the candidates within .002 of the least the one of fewest units is 
 (a tie: the one of fewer units; added after seeds 0 to 3 of the validation had chosen two and two). Where it is "all", whose time grows with the square of the rows, it holds up to a number of rows at which a fit takes about ten seconds, set by time alone;
 beyond, the best candidate (largest gap, mean over seeds) with a number of units stands in.
 
-**Test**, once, after the choice: `unseen --fixed` scores on the test tasks of every seed the default, the fifth nearest neighbour and what was the
+**Test**, once, after the choice: `unseen --again` scores on the test tasks of every seed the default, the fifth nearest neighbour and what was the
 default before (one unit a class, full metric). Goal: the default's AUROC at least that of the fifth nearest neighbour less .01 on every set.
 The interval is a t interval over the ten seeds of the paired difference, 95 %; *holds* where it lies above -.01, *does not hold* where it lies below,
 else *open*.

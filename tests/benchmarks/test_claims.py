@@ -53,6 +53,10 @@ def test_a_figure_is_a_cell(tmp_path, monkeypatch):
     monkeypatch.setattr(claims, "REPORTS", tmp_path)
     table = "| a | b | c |\n| --- | --- | --- |\n| x | y | 1 |\n| x | z | 2 |\n\n| d | e |\n| --- | --- |\n| u | 3 |"
     (tmp_path / "page.md").write_text(f"<!-- table: t -->\n{table}\n{reports.END}\n")
+    (tmp_path / "head.md").write_text(
+        f"<!-- table: t -->\n|  | b | c |\n| --- | --- | --- |\n| x | 1 \\| 2 |  |\n{reports.END}\n"
+    )
+    assert figure(Cell("head.md", "t", ("x",), "b")) == "1 \\| 2" and figure(Cell("head.md", "t", ("x",), "c")) == ""
     assert figure(Cell("page.md", "t", ("x", "z"), "c")) == "2" and figure(Cell("page.md", "t", ("u",), "e")) == "3"
     for cell in (
         Cell("page.md", "t", ("x",), "c"),

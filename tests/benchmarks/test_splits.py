@@ -1,19 +1,19 @@
 """No text, picture or target of a part that is tested on is in training, on both sides of pairs.
 
-Not yet of the treebanks of `benchmarks.adaptation` and `benchmarks.small_treebank` and the texts of `benchmarks.evidence.texts`, which
-read the published parts as they are.
-
 The published parts are read from the folder that PROBTX_DATA names (``make test-data``); without it their cases are skipped.
 """
 
 import os
+import re
 
 import numpy as np
 import pytest
 
-from benchmarks.evidence import shifts, unseen
+from benchmarks import adaptation, known_tags, memory_classifier, small_treebank
+from benchmarks.evidence import shifts, texts, unseen
 from benchmarks.memory_classifier import taught
-from benchmarks.task_runs import masked_text, texts, without_repeats
+from benchmarks.task_runs import masked_text, only_new, without_repeats
+from benchmarks.task_runs import texts as categories
 from probtx_pyro import data
 from probtx_pyro.train import tagged_sentences
 
@@ -31,6 +31,11 @@ def lines_of(text):
     return {name: [x.strip() for x in part.split("\n") if len(x.split()) > 8 and "= =" not in x] for name, part in parts.items()}  # fmt: skip
 
 
+def bags_of(parts):
+    """Words of two letters and more, in any order: all that TF-IDF reads."""
+    return {name: [tuple(sorted(re.findall(r"\w\w+", x.lower()))) for x in part] for name, (part, _) in parts.items()}
+
+
 SPLITS = {
     "tags and entities of EWT": lambda: words_of("ewt"),
     "WNUT-17": lambda: words_of("wnut17"),
@@ -38,8 +43,20 @@ SPLITS = {
     "masked sentences": lambda: dict(
         zip(("train", "dev", "test"), (x.split("\n") for x in masked_text()), strict=True)
     ),
-    "Banking77": lambda: {name: [tuple(words) for words, _ in part] for name, part in texts("banking77").items()},
-    "ListOps": lambda: {name: [tuple(words) for words, _ in part] for name, part in texts("listops").items()},
+    "Banking77": lambda: {name: [tuple(words) for words, _ in part] for name, part in categories("banking77").items()},
+    "ListOps": lambda: {name: [tuple(words) for words, _ in part] for name, part in categories("listops").items()},
+    "EWT by genre": lambda: {name: [x.words for x in part] for name, part in adaptation.treebank()._asdict().items()},
+    "small_treebank on EWT": lambda: {
+        name: [x.words for x in part] for name, part in small_treebank.parts_of("ewt").items()
+    },
+    "known tags": lambda: {
+        "train": [x.words for x in data.load_treebank("ewt").train],
+        "dev": [x.words for x in known_tags.judged()],
+    },
+    "Banking77 as vectors": lambda: bags_of(dict(zip(("train", "test"), texts.banking(), strict=True))),
+    "Tiny Shakespeare": lambda: {
+        name: part for name, part in lines_of(data.load_text("tinyshakespeare")).items() if name != "test"
+    },
     "WikiText-2": lambda: lines_of(data.load_text("wikitext2")),
     "Tatoeba, sources": lambda: {name: [x.source for x in part] for name, part in data.load_pairs()._asdict().items()},
     "Tatoeba, targets": lambda: {name: [x.target for x in part] for name, part in data.load_pairs()._asdict().items()},
@@ -59,14 +76,25 @@ def test_no_text_of_another_part_is_in_training(name):
     assert all(parts.values()) and set(shared(parts).values()) == {0}, shared(parts)
 
 
+@needs_data
+def test_the_memory_classifier_has_the_same_questions():
+    (_, labels), (_, truth) = texts.banking()
+    points, others, *found = memory_classifier.banking(0)
+    assert [len(points), len(others)] == [len(labels), len(truth)]
+    np.testing.assert_array_equal(np.concatenate(found), np.concatenate([labels, truth]))
+
+
 def test_the_small_treebank_shares_none():
     parts = {name: [x.words for x in part] for name, part in data.load_treebank()._asdict().items() if part}
     assert shared(parts) == {"dev": 0}
+    judged = {name: [x.words for x in part] for name, part in small_treebank.parts_of("small").items()}
+    assert judged == parts
 
 
 def test_the_check_sees_a_text_in_two_parts():
     assert shared({"train": ["a", "b"], "test": ["b", "c"]}) == {"test": 1}
     assert without_repeats({"train": ["a", "b"], "dev": ["b"]}, str) == {"train": ["a"], "dev": ["b"]}
+    assert only_new({"train": ["a", "b"], "dev": ["b", "c"]}, str) == {"train": ["a", "b"], "dev": ["c"]}
 
 
 def rows(images):

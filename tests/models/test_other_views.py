@@ -1,5 +1,5 @@
-"""Boltzmann machines, maximum entropy, several heads and doubly normalised attention as docs/mathematics.md, section 4.4 (4.12 to 4.14),
-section 4.5 (4.15, 4.16), section 4.6 (4.17 to 4.19) and section 6 (6.5, 6.6) derive them.
+"""Boltzmann machines, maximum entropy, several heads, context vectors and doubly normalised attention as docs/mathematics.md,
+section 4.4 (4.12 to 4.14), section 4.5 (4.15, 4.16), section 4.6 (4.17 to 4.19), section 4.7 (4.20 to 4.23) and section 6 (6.5, 6.6) derive them.
 
 Each derivation against sums over all states by hand, loops, or an optimiser that knows nothing of it.
 """
@@ -188,6 +188,100 @@ def test_a_layer_of_several_heads_is_the_mean_of_a_product_of_assignments():
             spread = spread + maps[:, c] @ own @ maps[:, c].T
         centered = answers - output[0, i]
         assert_equal(spread, (probability * centered.T) @ centered)
+
+
+def test_descent_of_the_hopfield_energy_damps_what_a_residual_layer_adds():
+    patterns, state, beta, rate = normal(N, D), normal(1, D, seed=1), 1.3, 0.3
+    weights = [math.exp(beta * float(x @ state[0])) for x in patterns]
+    attention = sum(w * x for w, x in zip(weights, patterns, strict=True)) / sum(weights)
+    free = state.clone().requires_grad_()
+    (slope,) = torch.autograd.grad(models.Hopfield(patterns, beta).energy(free).sum(), free)
+    assert_equal(state - rate * slope, (1 - rate) * state + rate * attention)
+    residual = models.LogNormalizer(patterns, torch.eye(D)).mean(beta * state)  # the quadratic term with the other sign
+    assert_equal(residual, beta * state + attention)
+
+
+def test_the_mode_of_a_context_explains_the_mean_of_its_words():
+    """By an optimiser of the log posterior, in sums over words."""
+    vectors, words, precision = normal(5, 2), [0, 3, 3, 1, 4, 3], 0.7
+
+    def loss(c):
+        scores = [math.exp(sum(float(a) * b for a, b in zip(x, c, strict=True))) for x in vectors]
+        return -sum(math.log(scores[w] / sum(scores)) for w in words) + 0.5 * precision * sum(a * a for a in c)
+
+    found = minimize(loss, np.zeros(2), method="Nelder-Mead", options={"xatol": 1e-9, "fatol": 1e-14})
+    context = torch.tensor(found.x)
+    left = vectors[words].mean(0) - models.LogNormalizer(vectors).mean(context[None])[0]
+    # the simplex ends where the loss is flat to rounding, 1e-15 of about 8: the square root of that off, with room for its slope
+    torch.testing.assert_close(left, precision / len(words) * context, rtol=0, atol=1e-6)
+    assert context.norm() > 0.1
+
+
+def test_hidden_states_that_are_draws_have_the_normaliser_of_their_distribution_by_all_draws():
+    """Every draw of three points from four."""
+    points, shares, eta = normal(4, 2), torch.tensor([0.1, 0.2, 0.3, 0.4]), normal(1, 2, seed=1)
+    terms = [math.exp(sum(float(a * b) for a, b in zip(x, eta[0], strict=True))) for x in points]
+    draws = list(itertools.product(range(4), repeat=3))
+    chances = [math.prod(float(shares[i]) for i in draw) for draw in draws]
+    found = [sum(terms[i] for i in draw) / 3 for draw in draws]
+    mean = sum(p * z for p, z in zip(chances, found, strict=True))
+    variance = sum(p * (z - mean) ** 2 for p, z in zip(chances, found, strict=True))
+    base = models.LogNormalizer(points, log_weights=shares.log())
+    once, twice = base.log_normalizer(eta)[0].exp(), base.log_normalizer(2 * eta)[0].exp()
+    assert_equal(once, torch.tensor(mean))
+    assert_equal((twice / once**2 - 1) / 3, torch.tensor(variance / mean**2), twice / once**2)
+    spread = torch.tensor([[2.0, 0.6], [0.6, 1.0]])
+    one = models.LogNormalizer(normal(1, 2, seed=2), spread)
+    bracket = one.log_normalizer(2 * eta) - 2 * one.log_normalizer(eta)
+    assert_equal(bracket[0], eta[0] @ spread @ eta[0], one.log_normalizer(2 * eta))
+
+
+WALK = 0.5 * torch.tensor([[1.0, 1.0, 1.0], [1.0, 2.0, 2.0], [1.0, 2.0, 3.0]], dtype=torch.float64)  # min(s, t)
+
+
+@pytest.mark.parametrize("growth", [0.0, 0.4])
+def test_contexts_that_walk_at_random_integrate_out_to_vector_spins(growth):
+    """All sentences of three words of one feature; contexts by quadrature, exact for these to far below rounding with 50 nodes."""
+    vectors, sentences = [-0.9, 0.3, 1.1], list(itertools.product(range(3), repeat=3))
+    couplings = (WALK.inverse() + growth * torch.eye(3)).inverse()
+    nodes, weights = np.polynomial.hermite_e.hermegauss(50)
+    steps = torch.tensor(np.stack(np.meshgrid(nodes, nodes, nodes, indexing="ij"), -1).reshape(-1, 3))
+    mass = torch.tensor(np.einsum("i,j,k->ijk", weights, weights, weights).reshape(-1))
+    contexts = steps @ torch.linalg.cholesky(WALK).T
+    mass = mass * (-0.5 * growth * contexts.square().sum(-1)).exp()
+    by_contexts = [float((mass * (contexts @ torch.tensor([vectors[w] for w in words])).exp()).sum()) for words in sentences]  # fmt: skip
+    by_spins = [
+        math.exp(0.5 * sum(float(couplings[s, t]) * vectors[a] * vectors[b] for s, a in enumerate(words) for t, b in enumerate(words)))
+        for words in sentences
+    ]  # fmt: skip
+    shares = [torch.tensor(each) / sum(each) for each in (by_contexts, by_spins)]
+    assert_equal(*shares, operations=1024)
+    assert (shares[0].max() / shares[0].min()) > 2
+
+
+def test_mean_field_of_vector_spins_is_attention_to_the_vocabulary():
+    """A bound of the sum over all sentences, which one position after the other climbs."""
+    vectors, positions = normal(4, 2), range(3)
+    energy = [
+        0.5 * sum(WALK[s, t] * (vectors[a] @ vectors[b]) for s, a in enumerate(words) for t, b in enumerate(words))
+        for words in itertools.product(range(4), repeat=3)
+    ]
+    total = torch.stack(energy).logsumexp(0)
+    units = [models.LogNormalizer(vectors, log_weights=0.5 * WALK[t, t] * vectors.square().sum(-1)) for t in positions]
+    shares = [torch.full((4,), 0.25)] * 3
+    trace = []
+    for sweep in range(15):
+        for t in positions:
+            means = [share @ vectors for share in shares]
+            field = sum(WALK[s, t] * means[s] for s in positions if s != t)
+            if sweep:
+                shares[t] = units[t].weights(field[None])[0]
+                assert_equal(units[t].mean(field[None])[0], shares[t] @ vectors)
+            pairs = sum(0.5 * WALK[s, r] * (shares[s] @ vectors) @ (shares[r] @ vectors) for s in positions for r in positions if s != r)  # fmt: skip
+            own = sum(0.5 * WALK[s, s] * shares[s] @ vectors.square().sum(-1) for s in positions)
+            trace.append(pairs + own + sum(torch.special.entr(share).sum() for share in shares))
+    assert_never_falls(torch.stack(trace), total)
+    assert trace[0] + 1e-3 < trace[-1] < total
 
 
 def doubly_normalised(queries, keys, values, alpha):
