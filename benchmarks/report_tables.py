@@ -44,6 +44,7 @@ from benchmarks import (
     wind_tunnels,
 )
 from benchmarks.evidence import domain_shift, in_context, label_shift, unseen, unseen_defaults
+from benchmarks.reference import comparison
 from benchmarks.reports import Tables, rows_of, whole_file
 from benchmarks.tasks import FOLDER
 
@@ -128,6 +129,7 @@ MAKERS: tuple[tuple[str, Callable[[], Tables]], ...] = (
     ("posteriors.md", agreement.report_tables),
     ("posteriors.md", posterior.report_tables),
     ("real_transformers.md", real_transformers.report_tables),
+    ("reference_posteriors.md", comparison.report_tables),
     ("retrieval.md", retrieval.report_tables),
     ("retrieval.md", soft_kmeans.report_tables),
     ("segmentation.md", segmentation.report_tables),

@@ -8,6 +8,7 @@ arrays are (chain, problem, ...).
 
 from collections.abc import Callable
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -38,6 +39,12 @@ def windows(num_warmup: int, num_chains: int = 1) -> tuple[int, list[int]]:
     return first, ends
 
 
+def as_numbers(x: Tensor) -> np.ndarray:
+    """A tensor's numbers on the CPU, float32 where it has fewer digits."""
+    x = x.detach().cpu()
+    return x.to(torch.promote_types(x.dtype, torch.float32)).numpy()
+
+
 class Adaptation:
     """Step sizes and scales that chains learn in warmup: ``step`` (chain, problem) and ``scale``, the sd of each
     coordinate (chain, problem, coordinate).
@@ -51,50 +58,53 @@ class Adaptation:
     pooled
         True if all chains of a problem share what they learn; then they must take their steps of warmup together.
     gather
-        From an array of this process's chains to that of all chains, (chain, ...).
+        From a tensor of this process's chains to that of all chains, (chain, ...).
     """
 
     def __init__(
         self, start: Tensor, num_warmup: int, target_accept: float, pooled: bool, gather: Callable[[Tensor], Tensor]
     ):
-        lanes, device = start.shape[:2], start.device
-        self.num_warmup, self.target, self.pooled, self.gather = num_warmup, target_accept, pooled, gather
+        self.num_warmup, self.target, self.pooled, self._gather = num_warmup, target_accept, pooled, gather
         self.first, ends = windows(num_warmup, len(gather(start)) if pooled else 1)
-        self.ends = torch.zeros(num_warmup + 1, dtype=torch.bool, device=device)
+        self.ends = np.zeros(num_warmup + 1, dtype=bool)
         self.ends[ends] = True
         self.last = ends[-1] if ends else num_warmup
-        zero = torch.zeros(lanes, dtype=torch.float64, device=device)
+        zero, wide = np.zeros(start.shape[:2]), np.zeros(start.shape)
         #: all that the next steps depend on
-        self.state = {"step": zero + 1.0, "scale": torch.ones_like(start)}
+        self.state = {"step": zero + 1.0, "scale": np.ones_like(as_numbers(start))}
         self.state |= dict.fromkeys(("center", "count", "error", "average", "draws"), zero)
-        self.state |= dict.fromkeys(("mean", "squares"), torch.zeros_like(start, dtype=torch.float64))
+        self.state |= dict.fromkeys(("mean", "squares"), wide)
 
-    def mean(self, x: Tensor) -> Tensor:
+    def gather(self, x: np.ndarray) -> np.ndarray:
+        """The numbers of all chains, those of other processes among them."""
+        return self._gather(torch.from_numpy(x)).numpy()
+
+    def mean(self, x: np.ndarray) -> np.ndarray:
         """Each lane's own number, or the mean over all chains of its problem."""
-        return self.gather(x).mean(0).expand_as(x) if self.pooled else x
+        return np.broadcast_to(self.gather(x).mean(0), x.shape) if self.pooled else x
 
-    def begin(self, acceptance: Callable[[Tensor], Tensor]) -> None:
+    def begin(self, acceptance: Callable[[np.ndarray], np.ndarray]) -> None:
         """Find a first step size: doubled or halved from 1 until the ``acceptance``
         of one leapfrog step crosses 0.8.
         """
         step = self.state["step"]
         upward = self.mean(acceptance(step)) > 0.8
-        moving, factor = torch.ones_like(upward), torch.where(upward, 2.0, 0.5)
+        moving, factor = np.ones_like(upward), np.where(upward, 2.0, 0.5)
         for _ in range(60):  # a density without scale would go on for ever
-            step = torch.where(moving, step * factor, step)
+            step = np.where(moving, step * factor, step)
             moving = moving & ((self.mean(acceptance(step)) > 0.8) == upward)
             if not bool(self.gather(moving).any()):
                 break
-        self._restart(torch.ones_like(moving), step)
+        self._restart(np.ones_like(moving), step)
 
-    def _restart(self, which: Tensor, step: Tensor) -> None:
+    def _restart(self, which: np.ndarray, step: np.ndarray) -> None:
         """Begin dual averaging anew at a step size."""
         s = self.state
-        fresh = {"step": step, "center": (10 * step).log(), "count": 0.0, "error": 0.0, "average": step.log()}
+        fresh = {"step": step, "center": np.log(10 * step), "count": 0.0, "error": 0.0, "average": np.log(step)}
         for name, x in fresh.items():
-            s[name] = torch.where(which, torch.as_tensor(x, dtype=s[name].dtype, device=which.device), s[name])
+            s[name] = np.where(which, x, s[name])
 
-    def update(self, which: Tensor, done: Tensor, acceptance: Tensor, position: Tensor) -> None:
+    def update(self, which: np.ndarray, done: np.ndarray, acceptance: np.ndarray, position: np.ndarray) -> None:
         """Learn from a step of those lanes ``which`` (chain, problem) are in warmup.
 
         Parameters
@@ -107,43 +117,43 @@ class Adaptation:
         s = self.state
         count = s["count"] + 1
         error = s["error"] + (self.target - self.mean(acceptance) - s["error"]) / (count + OFFSET)
-        log_step = s["center"] - count.sqrt() / SHRINKAGE * error
+        log_step = s["center"] - np.sqrt(count) / SHRINKAGE * error
         average = s["average"] + count**-FORGETTING * (log_step - s["average"])
         final = done == self.num_warmup
         moved = {
             "count": count,
             "error": error,
             "average": average,
-            "step": torch.where(final, average, log_step).exp(),
+            "step": np.exp(np.where(final, average, log_step)),
         }
         for name, x in moved.items():
-            s[name] = torch.where(which, x, s[name])
+            s[name] = np.where(which, x, s[name])
         inside = which & (done > self.first) & (done <= self.last)
         draws = s["draws"] + 1
         delta = position - s["mean"]
-        mean = s["mean"] + delta / draws.unsqueeze(-1)
-        s["squares"] = torch.where(inside.unsqueeze(-1), s["squares"] + delta * (position - mean), s["squares"])
-        s["mean"] = torch.where(inside.unsqueeze(-1), mean, s["mean"])
-        s["draws"] = torch.where(inside, draws, s["draws"])
-        end = which & self.ends[done.clamp(max=self.num_warmup)]
-        if bool(end.any()):
+        mean = s["mean"] + delta / draws[..., None]
+        s["squares"] = np.where(inside[..., None], s["squares"] + delta * (position - mean), s["squares"])
+        s["mean"] = np.where(inside[..., None], mean, s["mean"])
+        s["draws"] = np.where(inside, draws, s["draws"])
+        end = which & self.ends[np.minimum(done, self.num_warmup)]
+        if end.any():
             self._rescale(end)
 
-    def _rescale(self, which: Tensor) -> None:
+    def _rescale(self, which: np.ndarray) -> None:
         """Take the standard deviations of the window as scales, and begin the next window."""
         s = self.state
-        draws, mean, squares = s["draws"].unsqueeze(-1), s["mean"], s["squares"]
+        draws, mean, squares = s["draws"][..., None], s["mean"], s["squares"]
         if self.pooled:
             means = self.gather(mean)
-            between = (means - means.mean(0)).square()
-            squares = (self.gather(squares) + draws[:1] * between).sum(0).expand_as(mean)
+            between = np.square(means - means.mean(0))
+            squares = (self.gather(squares) + draws[:1] * between).sum(0)
             draws = draws * len(means)
         weight = draws / (draws + PRIOR_DRAWS)
-        variance = weight * squares / (draws - 1).clamp_min(1) + (1 - weight) * PRIOR_VARIANCE
-        wide = which.unsqueeze(-1)
-        s["scale"] = torch.where(wide, variance.sqrt().to(s["scale"]), s["scale"])
+        variance = weight * squares / np.maximum(draws - 1, 1) + (1 - weight) * PRIOR_VARIANCE
+        wide = which[..., None]
+        s["scale"] = np.where(wide, np.sqrt(variance).astype(s["scale"].dtype), s["scale"])
         for name in ("mean", "squares"):
-            s[name] = torch.where(wide, 0.0, s[name])
-        s["draws"] = torch.where(which, 0.0, s["draws"])
+            s[name] = np.where(wide, 0.0, s[name])
+        s["draws"] = np.where(which, 0.0, s["draws"])
         # where all scales are 1, steps of so many coordinates are accepted (n^(-1/4): Beskos et al. 2013)
-        self._restart(which, torch.full_like(s["step"], mean.shape[-1] ** -0.25))
+        self._restart(which, np.full_like(s["step"], mean.shape[-1] ** -0.25))

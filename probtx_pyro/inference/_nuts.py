@@ -27,7 +27,8 @@ from probtx_pyro.ops._progress import progress_bar
 
 SAVE_SECONDS = 30.0  # a killed run loses no more than this
 LOOK_SECONDS = 0.2  # between two looks of the bar
-WARMUP, SHORTEST = 1000, 250  # steps of four chains, or of one by itself, and of however many that share them
+#: steps of a chain that learns by itself, of all together that share what they learn, and of each of these at least
+WARMUP, SHARED, SHORTEST = 1000, 2000, 250
 ADAPTATION = {"shared": True, "chain": False}
 #: how the numbers of independent problems become one, by statistic
 OVER_PROBLEMS: dict[str, Callable[[Tensor, int], Tensor]] = dict.fromkeys(("lp", "energy", "n_steps"), Tensor.sum)
@@ -65,8 +66,8 @@ def nuts(
         each. Independent problems, the leading axes of a posterior that no parameter shares, have trees and step sizes
         of their own.
     num_warmup
-        Adaptation steps before the draws. If None 1000; fewer, to no less than 250, where more than four chains share
-        them.
+        Adaptation steps before the draws. If None 1000; where more than two chains share what they learn 2000 in all, but
+        no less than 250 each.
     seed
         Fixes every draw to the bit on one device; the global generator is left as it was.
     start
@@ -116,7 +117,7 @@ def nuts(
     torch.Size([2, 10, 2, 1])
     """
     if num_warmup is None:
-        num_warmup = max(SHORTEST, min(WARMUP, 4 * WARMUP // max(1, num_chains))) if adaptation == "shared" else WARMUP
+        num_warmup = max(SHORTEST, min(WARMUP, SHARED // max(1, num_chains))) if adaptation == "shared" else WARMUP
     _require_options(num_samples, num_warmup, num_chains, target_accept, max_tree_depth, adaptation)
     together = Together(process_group)
     mine = together.share(num_chains)
@@ -142,7 +143,9 @@ def nuts(
     begin = begin.flatten(0, 1)
     # a trajectory may leave the numbers' range, which is a divergence and no error; the start was checked
     with pyro.validation_enabled(False), torch.enable_grad():
-        streams = Streams(own[mine], problems, begin.shape[1], begin, None if state is None else state["used"])
+        streams = Streams(
+            own[mine], problems, begin.shape[1], begin, None if state is None else state["streams"]["used"].numpy()
+        )
         sampler = BatchedNUTS(
             lanes, begin, streams, adapting, num_samples, max_tree_depth, together=process_group is not None
         )
@@ -167,10 +170,11 @@ def nuts(
                     saved = now
                     kept.save({**sampler.saved(), "seconds": seconds + now - began})
     statistics = {
-        name: OVER_PROBLEMS[name](together.rows(x.unflatten(0, (-1, problems))), 1)
+        name: OVER_PROBLEMS[name](together.rows(x.to(begin.device).unflatten(0, (-1, problems))), 1)
         for name, x in sampler.statistics.items()
     }
-    samples = lanes.constrained(together.rows(sampler.draws.unflatten(0, (-1, problems))).flatten(0, 1))
+    drawn = together.rows(sampler.draws.to(begin.device).unflatten(0, (-1, problems)))
+    samples = lanes.constrained(drawn.flatten(0, 1))
     record: dict[str, str | int | float] = {
         "seed": seed,
         "num_warmup": num_warmup,
@@ -222,6 +226,10 @@ class Lanes:
         #: the independent problems, each a lane of every chain
         self.problems = torch.Size() if problem is None else problem.problems
         own = {name: self.transforms[name](x[0]).shape for name, x in starts.items()}
+        #: maps from coordinates to values, of the parameters whose coordinates are not their values
+        self._maps = {
+            name: self.transforms[name].inv for name, x in starts.items() if self.transforms[name](x) is not x
+        }
         leading = {name: 0 if problem is None else problem.leading(name) for name in own}
         self._shapes = {name: (shape[: leading[name]], shape[leading[name] :]) for name, shape in own.items()}
         self.sizes = {name: math.prod(shape) // self.problems.numel() for name, shape in own.items()}
@@ -290,17 +298,17 @@ class Lanes:
         problem = self.problem
         assert problem is not None
         free = self._values(rows)
-        values = {name: self.transforms[name].inv(z) for name, z in free.items()}
+        values = {name: self._maps[name](z) if name in self._maps else z for name, z in free.items()}
         if guarded:
             with torch.no_grad():
-                inside = self._inside(values)
+                inside = self._inside(rows, values)
             if not bool(inside.all()):
                 within = self.start[: self.problems.numel()].repeat(len(rows) // self.problems.numel(), 1)
                 rows = torch.where(inside.unsqueeze(1), rows, within)
                 return torch.where(inside, self._closed(rows, guarded=False), math.inf)
         volume = torch.zeros(())
-        for name, x in values.items():
-            volume = volume + self._by_problem(name, self.transforms[name].inv.log_abs_det_jacobian(free[name], x))
+        for name, map in self._maps.items():
+            volume = volume + self._by_problem(name, map.log_abs_det_jacobian(free[name], values[name]))
         laid_out = {name: x.reshape(len(x), *problem.start[name].shape) for name, x in values.items()}
         return -(problem.objective(laid_out) + volume).flatten()
 
@@ -313,14 +321,16 @@ class Lanes:
         x = x.reshape(len(x), *(1,) * (1 + len(self.problems) - x.dim()), *x.shape[1:])
         return sum_to(x, torch.Size((len(x), *self.problems)))
 
-    def _inside(self, values: Mapping[str, Tensor]) -> Tensor:
+    def _inside(self, rows: Tensor, values: Mapping[str, Tensor]) -> Tensor:
         """True for the lanes (lane,) whose parameters are finite and on their supports."""
         assert self.problem is not None
-        formulation, outside = self.problem.formulation, torch.zeros(())
-        for name, x in values.items():
-            for wrong in (~formulation.row(name).support.check(x), ~torch.isfinite(x)):
+        outside = torch.zeros((), device=rows.device)
+        for name in self._maps:  # another parameter is on its support wherever it is finite
+            x = values[name]
+            for wrong in (~self.problem.formulation.row(name).support.check(x), ~torch.isfinite(x)):
                 outside = outside + self._by_problem(name, wrong.to(x.dtype))
-        return (outside == 0).expand(len(x), *self.problems).flatten()
+        lanes = (len(rows) // self.problems.numel(), *self.problems)
+        return torch.isfinite(rows).all(-1) & (outside == 0).expand(lanes).flatten()
 
     def _one_by_one(self, rows: Tensor) -> Tensor:
         return torch.stack([self._of_row(row) for row in rows])

@@ -351,7 +351,9 @@ class Problem:
         shape = self.shape(state)
         total = (evidence if self.weights is None else _weighted(evidence, self.weights)).sum(-1)
         total = total.expand(common_shape(total.shape, shape))
-        total = sum_to(total, shape) + self.log_prior_density(state, local=True)
+        total = sum_to(total, shape)
+        if any(map(self.is_local, self.sites)):
+            total = total + self.log_prior_density(state, local=True)
         return (total if self.total is None else self.total(total)[0]) + self.log_prior_density(state, local=False)
 
     def ecm_step(self, state: State) -> tuple[dict[str, Tensor], Tensor]:

@@ -35,8 +35,8 @@ def sampler_of(energy, start, *, step, num_samples, depth=8, num_warmup=0, strea
     adaptation = Adaptation(start.unsqueeze(1), num_warmup, 0.8, False, lambda x: x)
     streams = streams or Streams(range(len(start)), 1, start.shape[1], start)
     sampler = BatchedNUTS(potential, start, streams, adaptation, num_samples, depth)
-    adaptation.state["step"] = torch.full_like(adaptation.state["step"], step)
-    sampler._set_out(torch.ones(len(start), dtype=torch.bool))
+    adaptation.state["step"] = np.full_like(adaptation.state["step"], step)
+    sampler._set_out(np.ones(len(start), dtype=bool))
     while not sampler.finished:
         sampler.advance()
     return sampler
@@ -95,7 +95,7 @@ def test_no_chain_uses_random_numbers_that_it_has_not_taken(monkeypatch):
     expected, take = call(), Streams.take
 
     def poisoned(streams, which):
-        return [torch.where(which.unsqueeze(1), x, math.nan) for x in take(streams, which)]
+        return [np.where(which[:, None], x, math.nan) for x in take(streams, which)]
 
     monkeypatch.setattr(Streams, "take", poisoned)
     assert torch.equal(call().samples["x"], expected.samples["x"])
@@ -109,16 +109,16 @@ class Given(Streams):
         self.used = np.zeros(len(momentum), dtype=np.int64)
 
     def take(self, which):
-        uniforms = torch.full((len(self.momentum), 3), 0.5)
-        doublings = self.doublings() if self.count else torch.zeros(len(self.momentum), dtype=torch.long)
-        uniforms[:, 2] = self.directions[torch.arange(len(doublings)), doublings]
+        uniforms = np.full((len(self.momentum), 3), 0.5)
+        doublings = self.doublings() if self.count else np.zeros(len(self.momentum), dtype=int)
+        uniforms[:, 2] = self.directions[np.arange(len(doublings)), doublings]
         self.count += 1
         return uniforms, self.momentum
 
     def doublings(self):
         """Which doubling is the next of each chain once this step is taken: the half may be complete with it."""
         s = self.sampler.state
-        return s["depth"] + (s["leaves"] + 1 == 2 ** s["depth"]).long()
+        return s["depth"] + (s["leaves"] + 1 == 2 ** s["depth"])
 
 
 def tree(position, momentum, directions, step, depth):
@@ -163,7 +163,7 @@ def test_trees_are_those_of_the_recursion():
     count, depth, step = 300, 5, 0.2
     start, momentum = random.normal(size=(count, 2)) * [1.0, 3.0], random.normal(size=(count, 2))
     directions = random.random((count, depth + 1))
-    streams = Given(*(torch.from_numpy(x).to(torch.get_default_device()) for x in (momentum, directions)))
+    streams = Given(momentum, directions)
     position = torch.from_numpy(start).to(torch.get_default_device())
 
     class Watched(BatchedNUTS):
@@ -173,8 +173,8 @@ def test_trees_are_those_of_the_recursion():
 
     adaptation = Adaptation(position.unsqueeze(1), 0, 0.8, False, lambda x: x)
     sampler = Watched(lambda x: (0.5 * x.square().sum(1), x), position, streams, adaptation, 1, depth)
-    adaptation.state["step"] = torch.full_like(adaptation.state["step"], step)
-    sampler._set_out(torch.ones(count, dtype=torch.bool))
+    adaptation.state["step"] = np.full_like(adaptation.state["step"], step)
+    sampler._set_out(np.ones(count, dtype=bool))
     while not sampler.finished:
         sampler.advance()
     expected = [tree(start[i], momentum[i], directions[i], step, depth) for i in range(count)]

@@ -1,0 +1,5 @@
+"""``python -m benchmarks.reference``: the comparison."""
+
+from benchmarks.reference.comparison import main
+
+main()

@@ -1,0 +1,149 @@
+"""Reference posteriors: draws against importance sampling from the prior and against loops, distances, what is kept."""
+
+import itertools
+import json
+import math
+
+import numpy as np
+import pytest
+from oracles_crf import choices, log_joint
+from scipy.special import logsumexp
+from tolerances import FALSE_ALARM_RATE
+
+from benchmarks.reference import comparison, posteriors
+from benchmarks.reference.posteriors import POSTERIORS
+
+SIGMAS = 5.5  # chance 4e-8 for each of at most 200 numbers: FALSE_ALARM_RATE for all of this file
+MIXTURES = [name for name in POSTERIORS if name != "labels and heads"]
+
+
+def test_the_bound_keeps_the_rate_of_false_alarms():
+    assert 200 * math.erfc(SIGMAS / 2**0.5) < FALSE_ALARM_RATE
+
+
+def weighted(posterior, count, random):
+    """Draws of the prior, with the likelihoods of all queries, assignments summed out unit by unit."""
+    means, queries = np.array(posterior.means, float), np.array(posterior.queries, float)
+    spread = posterior.spread or np.exp(random.normal(size=count))
+    precision = {"own": (count, len(means)), "shared": (count, 1)}.get(posterior.precision)
+    alpha = np.full((count, 1), posterior.precision) if precision is None else random.gamma(3.0, 1.0, precision)
+    keys = means + np.broadcast_to(spread, count)[:, None, None] * random.normal(size=(count, *means.shape))
+    weights = (
+        random.dirichlet([1.0] * len(means), count)
+        if posterior.weights
+        else np.full((count, len(means)), 1 / len(means))
+    )
+    log = np.zeros(count)
+    for query in queries:
+        density = 0.5 * means.shape[1] * np.log(alpha / (2 * np.pi)) - 0.5 * alpha * ((query - keys) ** 2).sum(-1)
+        log += logsumexp(density + np.log(weights), 1)
+    found = {"keys": keys}
+    if precision:
+        found["key_precision"] = alpha if posterior.precision == "own" else alpha[:, 0]
+    if posterior.spread is None:
+        found["spread"] = spread
+    if posterior.weights:
+        found["weights"] = weights
+    return found, np.exp(log - logsumexp(log))
+
+
+@pytest.mark.parametrize("name", MIXTURES)
+def test_draws_have_the_moments_of_importance_sampling(name):
+    """First and second moments of the summary; the errors of both sides are known, as all draws are independent."""
+    posterior = POSTERIORS[name]
+    prior, weights = weighted(posterior, 40_000, np.random.default_rng(5))
+    assert 1 / (weights**2).sum() > 200
+    there, here = (
+        posteriors.summary(posterior, prior),
+        posteriors.summary(posterior, posteriors.exact(posterior, 10_000, 0)),
+    )
+    for power in (1, 2):
+        x, y = there**power, here**power
+        mean = weights @ x
+        error = np.sqrt((weights[:, None] ** 2 * (x - mean) ** 2).sum(0) + y.var(0) / len(y))
+        assert (np.abs(y.mean(0) - mean) < SIGMAS * error).all(), (power, (y.mean(0) - mean) / error)
+
+
+def test_labels_and_heads_by_loops():
+    crf = POSTERIORS["labels and heads"]
+    assert isinstance(crf, posteriors.CRF)
+    p = {
+        "unary": crf.unary,
+        "words": [True] * 3,
+        "ternary": [crf.ternary],
+        "distances": [],
+        "root": None,
+        "memory": None,
+    }
+    p["split"] = False
+    table = {
+        (labels, heads): log_joint(p, labels, heads)
+        for labels in itertools.product(range(2), repeat=3)
+        for heads in itertools.product(*(slots for _, _, slots in choices(p)))
+    }
+    draws = posteriors.exact(crf, 10_000, 0)
+    seen = [(tuple(y), tuple(h[0])) for y, h in zip(draws["label"].tolist(), draws["head"].tolist(), strict=True)]
+    total = logsumexp(list(table.values()))
+    assert set(seen) <= set(table) and len(table) == 64
+    for key, log in table.items():
+        chance = math.exp(log - total)
+        assert abs(seen.count(key) / len(seen) - chance) < SIGMAS * math.sqrt(chance * (1 - chance) / len(seen))
+
+
+def test_draws_are_those_whose_moments_are_kept():
+    """Rounding of six digits, and a draw of 10,000 that falls into the next cell on another processor."""
+    kept = json.loads(posteriors.MOMENTS.read_text())
+    assert list(kept) == list(POSTERIORS)
+    for name, found in kept.items():
+        for kind, numbers in posteriors.moments(name).items():
+            assert numbers == pytest.approx(found[kind], abs=1e-3), name
+
+
+def test_the_energy_distance_by_loops():
+    random = np.random.default_rng(0)
+    x, y = random.normal(size=(4, 2)), random.normal(size=(5, 2))
+
+    def mean(a, b):
+        return sum(math.dist(p, q) for p in a for q in b) / (len(a) * len(b))
+
+    expected = 2 * mean(x, y) - mean(x, x) - mean(y, y)
+    assert comparison.energy_distance(x, y) == pytest.approx(expected, abs=1e-14)  # a hundred roundings
+    assert comparison.energy_distance(x, x) == 0
+
+
+def test_the_summary_does_not_know_names():
+    posterior = POSTERIORS["all unknown"]
+    assert isinstance(posterior, posteriors.Mixture)
+    draws = posteriors.exact(posterior, 50, 3)
+    turned = {name: x[:, ::-1] for name, x in draws.items()}
+    assert np.array_equal(posteriors.summary(posterior, draws), posteriors.summary(posterior, turned))
+    fixed = posterior._replace(exchangeable=False)
+    assert not np.array_equal(posteriors.summary(fixed, draws), posteriors.summary(fixed, turned))
+
+
+def test_a_wrong_posterior_is_far(monkeypatch):
+    """Exact draws of another seed lie at the floor; those of a posterior with another prior of the keys do not."""
+    monkeypatch.setattr(comparison, "FLOOR", 5)
+    comparison.yardstick.cache_clear()
+    posterior = POSTERIORS["one mode"]
+    assert isinstance(posterior, posteriors.Mixture)
+    right = {k: x[None] for k, x in posteriors.exact(posterior, 1000, 99).items()}
+    wrong = {k: x[None] for k, x in posteriors.exact(posterior._replace(spread=0.35), 1000, 99).items()}
+    assert comparison.measured("one mode", right)["distance"] < 5 < comparison.measured("one mode", wrong)["distance"]
+    comparison.yardstick.cache_clear()
+
+
+def test_a_refusal_is_a_result(monkeypatch):
+    def refuses(name, seed, scale):
+        raise ValueError("no maximum")
+
+    monkeypatch.setitem(comparison.METHODS, "guide laplace", refuses)
+    assert comparison.one_run("two names", "guide laplace", 0, timed=False)["refused"] == "no maximum"
+
+
+@pytest.mark.parametrize("method", [
+    "Gibbs, 16 chains", *(pytest.param(x, marks=pytest.mark.slow) for x in ("NUTS", "guide normal", "Pyro NUTS")),
+])  # fmt: skip
+def test_a_quick_run_of_a_method(method):
+    row = comparison.one_run("two names", method, 0, timed=False, scale=20)
+    assert math.isfinite(row["distance"]) and row["ESS"] > 1 and "seconds" not in row
