@@ -151,6 +151,14 @@ def _prior(one):
     return torch.distributions.Wishart(torch.tensor(33.0), precision_matrix=even)
 
 
+def test_queries_alone_are_those_of_one_gaussian():
+    """One key at 0 under the precision is the full Gaussian of `inspection.controls`, told by the first texts."""
+    one, other = keys.of_text_transformer()["0.3"]
+    asked, _, precision = keys.queries_alone(one, other)
+    found = keys.density(keys.scores(asked, torch.zeros(1, 16), torch.linalg.cholesky(precision), torch.zeros(1)))
+    assert_equal(found, inspection.controls(one)["one Gaussian, full"].log_evidence(one.queries))
+
+
 def test_fewest_keys_within_two_errors_of_the_best():
     noise = np.array([-1.0, 1.0] * 50)  # error 0.1005 of 100 items
     rows = np.stack([noise * 0, 0.19 + noise, 0.21 - noise, 0.1 + noise])
@@ -171,7 +179,7 @@ def test_planted_problems_have_the_shifts_that_are_said():
         assert planted == wanted and one.queries.shape == other.queries.shape == (6, 64, 16)
         asked.append(one.queries)
     again = keys.plant(keys.CASES["4 sd apart"], 25)[0][0].queries
-    assert again.equal(asked[2]) and not again.equal(keys.plant(keys.CASES["3 sd apart"], 25)[0][0].queries)
+    assert again.equal(asked[2]) and not again.equal(keys.plant(keys.CASES["6 sd apart"], 25)[0][0].queries)
 
 
 def test_entries_are_kept_and_not_measured_again(tmp_path, monkeypatch):
