@@ -8,6 +8,7 @@ from benchmarks import (
     calibration,
     dependency_crf,
     efficiency,
+    how_many_keys,
     language_modelling,
     long_range,
     mean_field,
@@ -16,6 +17,7 @@ from benchmarks import (
     posterior,
     redundancy,
     retrieval,
+    sinks,
     soft_kmeans,
     staircase,
     tasks,
@@ -50,11 +52,13 @@ def main() -> int:
         "\nWhich layer computes a posterior: one seed, few steps (python -m benchmarks.wind_tunnels makes the others, in hours)"
     )
     wind_tunnels.main(["--quick"])
+    print("\nHow many keys a unit wants: four planted problems (python -m benchmarks.how_many_keys has the others)")
+    how_many_keys.main(["--quick"])
     print("\nTasks on words, the runs that are there (python -m benchmarks.tasks makes the others)")
     tasks.main(["--table"])
     if not os.environ.get("PROBTX_DATA"):
         print(
-            "\nSeven edits, ListOps, redundancy, retrieval, segmentation: skipped; set PROBTX_DATA to the folder that holds ud_english_ewt/, listops/, tinyshakespeare/, fashion_mnist_900/ and segmentation/"
+            "\nSeven edits, sinks, ListOps, redundancy, retrieval, segmentation: skipped; set PROBTX_DATA to the folder that holds ud_english_ewt/, listops/, tinyshakespeare/, fashion_mnist_900/ and segmentation/"
         )
         return 0
     from benchmarks import segmentation
@@ -63,6 +67,8 @@ def main() -> int:
         "\nFrom the dependency CRF to a transformer: one seed, few steps (python -m benchmarks.staircase makes the others, in a day)"
     )
     staircase.main(["--quick"])
+    print("\nSinks in training: one seed, few steps (python -m benchmarks.sinks makes the others, in hours)")
+    sinks.main(["--quick"])
     print("\nListOps, the runs that are there (python -m benchmarks.long_range makes the others)")
     long_range.main(["--table"])
     redundancy.main([])

@@ -41,6 +41,9 @@ def standard_priors(layer: nn.Attention) -> dict[str, torch.distributions.Distri
         "strength_key_precision": Gamma(2.0, 1.0),
         "component_weights": Dirichlet(layer.out_proj.weight.new_full((getattr(layer, "num_components", 1),), 2.0)),
         "shifts": Normal(0.0, 2 * start),
+        "background_weight": Gamma(2.0, 1.0),
+        "background_precision": Gamma(2.0, 4.0),
+        "background_value": Normal(0.0, 1.0),
     }
     return {name: priors[name] for name in layer.constrained() if name in priors}
 

@@ -135,6 +135,11 @@ def test_map_training_adds_the_log_prior_density():
     assert abs(layer.log_prior_density() - by_hand) <= 64 * EPS32 * abs(by_hand)
     slopes = torch.autograd.grad(layer.log_prior_density(), [layer.log_key_precision, layer.component_logits])
     assert all(slope.abs().max() < 1e-5 for slope in slopes)  # training starts at the mode of the priors
+    wide = nn.GaussianMixtureAttention(8, 2, linked=False, background="learned")
+    wide.priors = language_model.standard_priors(wide)
+    background = wide.background_log_weight, wide.background_log_precision, wide.background_value
+    slopes = torch.autograd.grad(wide.log_prior_density(), background)
+    assert all(slope.abs().max() < 1e-5 for slope in slopes)
     model = replace(SMALL, attention="gaussian-keys").model(5)
     for block in model.blocks:
         block.attention.priors = language_model.standard_priors(block.attention)
