@@ -43,6 +43,7 @@ SHOWS = {  # what each view shows, in any state
     "mean-field": "Labels and heads of a sentence by mean field in a dependency CRF, beside exact marginals and parses drawn by Gibbs sampling; the ELBO beside log Z.",
     "fool-the-diagnostics": "Chains of a small posterior with starts, lengths and mistakes of your own choosing: rank plots, R-hat and calibration, and what each of them cannot see.",
     "regression": "A memory that reads keys and values one after another is a Bayesian linear regression; linear attention, the delta rule and a Kalman network are approximations of it.",
+    "together": "Keys of a domain share one move and have moves of their own. A sum over all assignments says exactly how far each key has gone, and how likely the queries are under each pair of strengths.",
     "two-keys": "A unit with two keys may own both sides of another; with one key each and one precision, every unit owns a convex region.",
 }  # fmt: skip
 
@@ -131,6 +132,10 @@ PLACED = [
     Placed(
         "14_what_keys_have_in_common", "Three posteriors, six cameras", "keys-adapt", {"adapt": "shift"},
         "All keys move by one shift. Let each adapt by itself instead: the key that no query has come near stays.",
+    ),
+    Placed(
+        "14_what_keys_have_in_common", "What does it borrow?", "together", {},
+        "B and E have no query and move with the others. Take τ to 0.03: they stay. The map says which strengths the queries favour.",
     ),
     Placed(
         "15_what_the_view_buys", "Classes that were never taught", "posterior", {"query": [2.6, -2]},

@@ -277,4 +277,31 @@ export const STEPS = {
       answers: "Half of its term: attention to A is {attention.0}. The log evidence falls from {logEvidence} to {hardEvidence}.",
     },
   ],
+  together: [
+    {
+      says: "Three queries of a new domain have come, near A, C and D.", state: {},
+      asks: "B and E have no query. Do they move?", then: {},
+      answers: "Yes, by {moves.1} and {moves.4}; the others have moved by {moves.0}, {moves.2} and {moves.3}. What is common to all keys is learned from any of them.",
+    },
+    {
+      says: "The common move has strength τ = 0.6, own moves σ = 0.25.", state: {},
+      asks: "Take σ to 0.03, so that hardly anything is a key's own. How do the keys move?", then: { sigma: 0.03 },
+      answers: "As one: by {moves.0}, {moves.1}, {moves.2}, {moves.3} and {moves.4}.",
+    },
+    {
+      says: "Keys move together here.", state: { sigma: 0.03 },
+      asks: "Now take τ to 0.03 and σ to 0.6: each on its own. Who moves?", then: { tau: 0.03, sigma: 0.6 },
+      answers: "A, C and D, by {moves.0}, {moves.2} and {moves.3}. B and E move by {moves.1} and {moves.4} and keep nearly their prior's width, {spread.1} and {spread.4}.",
+    },
+    {
+      says: "Nobody knows τ and σ; the map says how likely the queries are under each pair.", state: {},
+      asks: "Three queries have moved nearly alike. Which pair do they make likeliest?", then: {},
+      answers: "Of the map's places τ = {top.0} and σ = {top.1}, with {topEvidence} nats: a common move, and own ones as small as the map has.",
+    },
+    {
+      says: "The best place of the map has σ = {top.1}.", state: {},
+      asks: "D's query moves the other way. What does the map say of σ?", then: { queries: [[-1.6, -0.55], [1.25, -1.2], [1.8, -0.1]] },
+      answers: "That keys have moves of their own: its top is at τ = {top.0} and σ = {top.1} now.",
+    },
+  ],
 };
