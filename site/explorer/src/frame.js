@@ -38,7 +38,8 @@ export function readAddress(hash, views) {
 // ---- the page -----------------------------------------------------------------------------------------------------------------
 
 export function start(found, modules) {
-  const views = found.map((view) => ({ ...view, number: ORDER.indexOf(view.id) + 1 })).sort((a, b) => a.number - b.number);
+  const single = found.length === 1; // a view with a page of its own has no number
+  const views = found.map((view) => ({ ...view, number: single ? 1 : ORDER.indexOf(view.id) + 1 })).sort((a, b) => a.number - b.number);
   if (views[0].number === 0) throw new Error(`${views[0].id} has no place in the order of the views`);
   const given = byId("own") ? JSON.parse(byId("own").textContent) : null;
   const starts = Object.fromEntries(views.map((view) => [view.id, { ...view.defaults }]));
@@ -129,7 +130,7 @@ export function start(found, modules) {
     state = own;
     moved = false;
     times.length = 0;
-    byId("title").textContent = `${view.number}. ${view.title}`;
+    byId("title").textContent = single ? view.title : `${view.number}. ${view.title}`;
     byId("now").textContent = "";
     byId("place").textContent = `${view.number} of ${views.length}`;
     byId("copied").textContent = "";
@@ -158,7 +159,7 @@ export function start(found, modules) {
   }
 
   const following = () => views[view.number % views.length];
-  const alone = ["view", "picture"].includes(location.search.slice(1)) && window.parent !== window;
+  const alone = single || (["view", "picture"].includes(location.search.slice(1)) && window.parent !== window);
   const steps = player({
     view: () => view, state: () => state, reach: changed,
     ask(question) {
@@ -193,6 +194,7 @@ export function start(found, modules) {
     post();
   }
 
+  byId("views").hidden = single;
   byId("views").append(
     ...views.map((one) => node("li", {}, node("a", { href: `#${one.id}`, "data-view": one.id }, node("span", { class: "number" }, String(one.number)), " ", node("span", { class: "name" }, one.title)))),
   );

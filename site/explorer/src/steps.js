@@ -304,4 +304,26 @@ export const STEPS = {
       answers: "That keys have moves of their own: its top is at τ = {top.0} and σ = {top.1} now.",
     },
   ],
+  "trained-head": [
+    {
+      says: "The transformer reads a text of which it was taught others like it. Its loss is {loss} nats a character; guessing among its 99 characters would cost log 99 = 4.595.", state: {},
+      asks: "How sharply does head 1.0 attend at the framed character?", then: {},
+      answers: "The entropy of its attention is {entropy} nats, of log 61 = 4.111 at most.",
+    },
+    {
+      says: "In softmax's own model of this head its queries have a log evidence of {ownEvidence} nats each.", state: {},
+      asks: "Choose, among all models with this attention, the likeliest of the queries. How much is gained, and does attention change?", then: { place: 1 },
+      answers: "The log evidence is {bestEvidence} nats each, and no weight has changed by more than {change}.",
+    },
+    {
+      says: "Crosses are queries that softmax's own model sends. Their mean is {apart} from that of the real queries, the dots.", state: {},
+      asks: "Where do the crosses go on the way to the best equivalent?", then: { place: 1 },
+      answers: "To the real queries, {apart} from their mean: the best equivalent is fitted to these queries with 17 numbers, and has their mean and mean square.",
+    },
+    {
+      says: "This is the best equivalent of head 1.0, with {bestEvidence} nats a query.", state: { place: 1 },
+      asks: "Look at head 0.1 of the first layer. Is softmax's own model right there?", then: { head: "0.1" },
+      answers: "No: {ownEvidence} nats a query in softmax's own model, {bestEvidence} in the best equivalent.",
+    },
+  ],
 };
