@@ -1,5 +1,7 @@
 """Every view on a desk, on a wall and on a phone; links that a class is given; what a reader of screens hears."""
 
+import re
+
 import pytest
 import torch
 from explorer.cases import PAGE, VIEWS
@@ -231,6 +233,48 @@ def test_a_link_for_a_class_is_made_by_ticks(visit, view):
     other = visit(link[link.index("#") :])
     assert boxes(other, "#view [data-control]") == []
     assert other.page.locator("#suggestion").inner_text() == "Question: What moves?"
+
+
+# -- formula, number and mark --------------------------------------------------------------------------------------------------
+
+
+def glows(one, selector):
+    return one.page.locator(selector).first.evaluate("(x) => getComputedStyle(x).filter !== 'none'")
+
+
+def test_a_ring_its_bar_and_its_term_of_the_formula_light_up_together(visit):
+    one = visit('#posterior:{"background":0.2}')
+    number = r"([-+.\de]+)"
+
+    def term():
+        text = one.page.locator(".formula").inner_text().replace("\n", "")
+        return re.search(rf"w(\w+) = .* / evidence = {number} · {number} / {number} = {number}$", text).groups()
+
+    def agrees(name, share):
+        found, *parts = term()
+        prior, density, evidence, weight = map(float, parts)
+        assert found == name and weight == pytest.approx(share, abs=5e-4)
+        # three digits each: half a unit of the third, of three factors
+        assert prior * density / evidence == pytest.approx(weight, rel=0.015, abs=5e-4)
+
+    attention = one.numbers()["attention"]
+    agrees("1", attention[0])  # the chosen key, while nothing is pointed at
+    for j in range(3):
+        one.page.locator(f'.layer-keys .handle[data-unit="{j}"]').hover()
+        assert [glows(one, f'{part}[data-unit="{k}"]') for part in (".handle", ".bar") for k in range(3)] == [
+            k == j for k in range(3)
+        ] * 2
+        agrees(str(j + 1), attention[j])
+    one.page.locator('.row[data-unit="3"]').hover()
+    assert glows(one, '.bar[data-unit="3"]') and not glows(one, '.bar[data-unit="2"]')
+    agrees("b", attention[3])
+    one.page.locator('.layer-keys .handle[data-unit="1"]').focus()  # by keys, too; and the light stays when it is moved
+    one.page.keyboard.press("ArrowUp")
+    assert glows(one, '.bar[data-unit="1"]') and glows(one, '.handle[data-unit="1"]')
+    agrees("2", one.numbers()["attention"][1])
+    one.page.locator("h1").hover()
+    one.page.locator(".others figcaption").first.hover()
+    assert not glows(one, '.bar[data-unit="1"]')
 
 
 # -- spoken and told -----------------------------------------------------------------------------------------------------------
