@@ -36,7 +36,22 @@ INDEX = {
     "#the-course": "learn.md",
     "#reports": "reports.md",
 }  # docs/index.md's sections
-NUMBERS = ["no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"]
+NUMBERS = [
+    "no",
+    "one",
+    "two",
+    "three",
+    "four",
+    "five",
+    "six",
+    "seven",
+    "eight",
+    "nine",
+    "ten",
+    "eleven",
+    "twelve",
+    "thirteen",
+]
 LISTS = {"docs/course/glossary.md", "docs/what_serves_what.md"}  # pages whose tables are lists on a phone
 MATHJAX = "tex-svg-full.js"  # one file with all of TeX's packages and no fonts to fetch
 
@@ -163,7 +178,12 @@ def explorer() -> str:
     for view in filter(titles.__contains__, lessons.SHOWS):
         where = ", ".join(f"[{name[:2]}](notebooks/{name}.ipynb)" for name in lessons.places(view))
         stands = f" It stands in notebook {where}." if where else ""
-        opened = f'<a href="#{view}" data-view="{view}">Open it above.</a>'
+        alone = lessons.PAGES.get(view)
+        opened = (
+            f'<a href="explorer/{alone}">Open it.</a>'
+            if alone
+            else f'<a href="#{view}" data-view="{view}">Open it above.</a>'
+        )
         text += f"\n\n## {titles[view]}\n\n{lessons.SHOWS[view]}{stands} {opened}"
     return text
 
@@ -183,7 +203,8 @@ def views() -> dict[str, str]:
     if not EXPLORER.exists():
         return {}
     found = {}
-    for path in sorted((SITE / "explorer/src/views").glob("*.js")):
+    source = SITE / "explorer/src"
+    for path in sorted([*source.glob("views/*.js"), *source.glob("pages/*.js")]):
         text = path.read_text().partition("export default")[2]
         fields = [re.search(rf'\b{name}: "(.*?)"', text) for name in ("id", "title")]
         if not all(fields):
@@ -195,14 +216,18 @@ def views() -> dict[str, str]:
 def copy_explorer() -> None:
     """Copy the explorer, which finds the notebooks beside it."""
     (OUT / "explorer").mkdir()
-    text = EXPLORER.read_text()
     inside, beside = (
         'data-notebooks="../../notebooks/" data-suffix=".ipynb"',
         'data-notebooks="../notebooks/" data-suffix=".html"',
     )
-    if inside not in text:
-        raise ValueError(f"site/explorer/index.html does not say where the notebooks are: {inside}")
-    (OUT / "explorer/index.html").write_text(text.replace(inside, beside, 1))
+    page, weights = (lessons.script_of(EXPLORER.parent / f"{name}.py") for name in ("build", "weights"))
+    texts = {"index.html": EXPLORER.read_text()}
+    texts |= {name: page.page(Path(name).stem) for name in lessons.PAGES.values()}
+    for name, text in texts.items():
+        if inside not in text:
+            raise ValueError(f"{name} of the explorer does not say where the notebooks are: {inside}")
+        (OUT / "explorer" / name).write_text(text.replace(inside, beside, 1))
+    (OUT / "explorer/weights.js").write_text(weights.script())
 
 
 def files(pages: dict[str, str]) -> set[str]:

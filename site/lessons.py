@@ -43,8 +43,12 @@ SHOWS = {  # what each view shows, in any state
     "mean-field": "Labels and heads of a sentence by mean field in a dependency CRF, beside exact marginals and parses drawn by Gibbs sampling; the ELBO beside log Z.",
     "fool-the-diagnostics": "Chains of a small posterior with starts, lengths and mistakes of your own choosing: rank plots, R-hat and calibration, and what each of them cannot see.",
     "regression": "A memory that reads keys and values one after another is a Bayesian linear regression; linear attention, the delta rule and a Kalman network are approximations of it.",
+    "together": "Keys of a domain share one move and have moves of their own. A sum over all assignments says exactly how far each key has gone, and how likely the queries are under each pair of strengths.",
+    "trained-head": "A small transformer, trained on text, reads what is typed into the page. One of its heads is shown with its attention, and with the mixtures that have this attention: from softmax's own, which does not expect the head's queries, to the likeliest of them.",
     "two-keys": "A unit with two keys may own both sides of another; with one key each and one precision, every unit owns a convex region.",
 }  # fmt: skip
+
+PAGES = {"trained-head": "trained_head.html"}  # views with a page of their own; site/explorer/src/pages
 
 PLACED = [
     Placed(
@@ -125,12 +129,20 @@ PLACED = [
         "Drag the cross: no number of the matrix moves, the evidence of the queries does.",
     ),
     Placed(
+        "11_inside_a_trained_transformer", "Eight heads, five statistics", "trained-head", {"head": "0.1"},
+        "Type a text of your own, choose a head, and take “Own model to best” to 1: no weight moves, and the queries that the model sends come to where the real ones are.",
+    ),
+    Placed(
         "13_learning_the_priors", "Through the steps, or at the fixed point?", "keys-adapt", {"steps": 1},
         "After one step the keys are on their way. Move the number of steps until nothing changes.",
     ),
     Placed(
         "14_what_keys_have_in_common", "Three posteriors, six cameras", "keys-adapt", {"adapt": "shift"},
         "All keys move by one shift. Let each adapt by itself instead: the key that no query has come near stays.",
+    ),
+    Placed(
+        "14_what_keys_have_in_common", "What does it borrow?", "together", {},
+        "B and E have no query and move with the others. Take τ to 0.03: they stay. The map says which strengths the queries favour.",
     ),
     Placed(
         "15_what_the_view_buys", "Classes that were never taught", "posterior", {"query": [2.6, -2]},
@@ -147,12 +159,17 @@ PLACED = [
 ]  # fmt: skip
 
 
-def script(name: str):
-    """A script of the notebooks' folder, as a module."""
-    specification = importlib.util.spec_from_file_location(f"notebooks_{name}", NOTEBOOKS / f"{name}.py")
+def script_of(path: Path):
+    """A script, as a module."""
+    specification = importlib.util.spec_from_file_location(f"{path.parent.name}_{path.stem}", path)
     module = importlib.util.module_from_spec(specification)
     specification.loader.exec_module(module)
     return module
+
+
+def script(name: str):
+    """A script of the notebooks' folder, as a module."""
+    return script_of(NOTEBOOKS / f"{name}.py")
 
 
 def address(view: str, state: dict) -> str:
@@ -181,7 +198,7 @@ def place(cells: list[dict], heading: str) -> int:
 
 def frame(placed: Placed, title: str, number: int) -> dict:
     """A cell with the view, open."""
-    source = f"../explorer/index.html?view{address(placed.view, placed.state)}"
+    source = f"../explorer/{PAGES.get(placed.view, 'index.html')}?view{address(placed.view, placed.state)}"
     text = (
         f"**Move it.** {placed.suggestion}\n\n"
         f'<iframe class="explorer" loading="lazy" src="{escape(source)}" title="The explorer: {escape(title)}"></iframe>'

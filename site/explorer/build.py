@@ -1,7 +1,8 @@
 """Write ``site/explorer/index.html``, one file without dependencies, and the copy that the wheel carries.
 
 ``python site/explorer/build.py`` writes both; ``--check`` says whether they are up to date. Modules of ``src/`` are put in the
-order of their imports, each inside a function of its own; every file of ``src/views`` is a view.
+order of their imports, each inside a function of its own; every file of ``src/views`` is a view. A file of ``src/pages`` is a view
+with a page of its own, which reads ``weights.js`` beside it; `site/build.py` writes both.
 """
 
 import re
@@ -67,10 +68,10 @@ def enclosed(path: Path) -> str:
     return f'modules["{name_of(path)}"] = (() => {{\n{body}\nreturn {{ {", ".join(returned)} }};\n}})();\n'
 
 
-def page() -> str:
-    """Return the text of the page."""
-    views = sorted((SOURCE / "views").glob("*.js"))
-    order = in_order([*sorted((SOURCE / "math").glob("*.js")), *views, SOURCE / "frame.js"])
+def page(alone: str | None = None) -> str:
+    """Return the text of the explorer's page, or of that of the view ``alone`` of ``src/pages``."""
+    views = sorted((SOURCE / "views").glob("*.js")) if alone is None else [SOURCE / "pages" / f"{alone}.js"]
+    order = in_order([*views, SOURCE / "frame.js"])
     listed = ", ".join(f'modules["{name_of(path)}"].default' for path in views)
     script = '"use strict";\nconst modules = {};\n' + "\n".join(map(enclosed, order))
     script += f'\nmodules["frame"].start([{listed}], modules);\n'
@@ -82,7 +83,12 @@ def page() -> str:
         if template.count(mark) != 1:
             raise ValueError(f"page.html must hold {mark} once")
         template = template.replace(mark, text)
-    return template
+    if alone is None:
+        return template
+    policy = "script-src 'unsafe-inline'"
+    beside = template.replace(policy, f"{policy} 'self' file:", 1)  # a page that is opened as a file has no self
+    head, _, script = beside.rpartition("<script>")
+    return f'{head}<script src="weights.js"></script>\n<script>{script}'
 
 
 def main(words: list[str]) -> int:

@@ -1,4 +1,4 @@
-"""Cases for views 1 to 5, 7, 10 and 11 of the explorer, computed by the library in float64: ``python site/explorer/cases.py``.
+"""Cases for views 1 to 5, 7 and 10 to 12 of the explorer, computed by the library in float64: ``python site/explorer/cases.py``.
 
 A case names a function of ``src/math``, its arguments, and what the library says that it returns; `tests/explorer` runs them.
 """
@@ -335,9 +335,61 @@ def keys_of_units():
             yield case("keys", "territory", f"{assignment} {seed}", expected, page, [-3, 3], [-2, 2], 17, 13)
 
 
+# -- view 12: together, or each on its own --------------------------------------------------------------------------------------------
+
+
+def gaussian_of(state, units):
+    """The density of all queries of one assignment, and of the keys with them: dense, one coordinate of both that are alike."""
+    own, many = torch.eye(len(state["keys"]), dtype=KIND)[units], len(units)
+    moves = state["sigma"] ** 2 * torch.eye(len(state["keys"]), dtype=KIND) + state["tau"] ** 2  # of the keys
+    noise = torch.eye(many, dtype=KIND) / state["precision"]
+    covariance = own @ moves @ own.T + noise
+    return own, moves, torch.distributions.MultivariateNormal(torch.zeros(many, dtype=KIND), covariance)
+
+
+def hierarchy(state):
+    """All of the view, summed over assignments; the attention of one more query by assigning it, too."""
+    keys, queries, query = state["keys"], state["queries"], state["query"]
+    count, total = len(keys), len(queries)
+    logs, means, seconds, numbers, last = [], [], [], [], []
+    for units in torch.cartesian_prod(*[torch.arange(count)] * total).view(-1, total):
+        own, moves, seen = gaussian_of(state, units)
+        away = queries - keys[units]
+        logs.append(seen.log_prob(away.T).sum())
+        gain = torch.linalg.solve(seen.covariance_matrix, own @ moves).T  # dense conditioning
+        mean, left = gain @ away, moves - gain @ own @ moves
+        means.append(mean)
+        seconds.append(mean[:, :, None] * mean[:, None] + left.diagonal()[:, None, None] * torch.eye(2, dtype=KIND))
+        numbers.append(own.sum(0))
+        one_more = [
+            (torch.cat([units, torch.tensor([j])]), torch.cat([away, (query - keys[j])[None]])) for j in range(count)
+        ]
+        last.append(torch.stack([gaussian_of(state, to)[2].log_prob(rest.T).sum() for to, rest in one_more]))
+    logs = torch.stack(logs)
+    p = logs.softmax(0)
+    mean = (p[:, None, None] * torch.stack(means)).sum(0)
+    second = (p[:, None, None, None] * torch.stack(seconds)).sum(0)
+    return {
+        "logEvidence": logs.logsumexp(0) - total * math.log(count), "counts": p @ torch.stack(numbers), "keys": keys + mean,
+        "covariance": second - mean[:, :, None] * mean[:, None], "attention": torch.stack(last).logsumexp(0).softmax(-1),
+    }  # fmt: skip
+
+
+def hierarchies():
+    """Cases of ``together.js``: one to four queries, none of the moves and one of them 0."""
+    for seed in range(16):
+        draw = drawing(800 + seed)
+        units, total = (5, 4, 3, 5)[seed % 4], (1, 2, 3, 3)[seed // 4]
+        state = {
+            "keys": 1.5 * draw(units, 2), "queries": 1.5 * draw(total, 2), "query": draw(2), "precision": 2 * draw().exp().item(),
+            "tau": 0.0 if seed == 5 else 0.6 * draw().exp().item(), "sigma": 0.0 if seed == 10 else 0.4 * draw().exp().item(),
+        }  # fmt: skip
+        yield case("together", "summary", f"{total} queries of {units} keys, {seed}", hierarchy(state), state)
+
+
 def cases():
     """Return all cases."""
-    parts = (mixtures, triangle, priors, gauges, bounds, clusters, memories, regressions, keys_of_units)
+    parts = (mixtures, triangle, priors, gauges, bounds, clusters, memories, regressions, keys_of_units, hierarchies)
     return [one for part in parts for one in part()]
 
 

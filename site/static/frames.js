@@ -17,7 +17,9 @@ window.addEventListener("message", ({ source, data }) => {
 // The view that the address names, or the section about it, opens in the frame.
 function arrive() {
   if (!whole() || !location.hash) return;
-  const about = document.getElementById(location.hash.slice(1))?.querySelector("[data-view]");
+  const section = document.getElementById(location.hash.slice(1));
+  const about = section?.querySelector("[data-view]");
+  if (section && !about) return; // a view with a page of its own
   whole().src = whole().getAttribute("src").split("#")[0] + (about?.hash ?? location.hash);
   whole().scrollIntoView();
 }

@@ -45,6 +45,8 @@ def test_there_are_cases_enough():
         ("regression", "keys[t][1] - values[t] * k[1]", "keys[t][1] + values[t] * k[1]", {"summary"}),
         ("regression", "count - 1 - s + steps", "count - s + steps", {"summary"}),
         ("regression", "(v - mean) ** 2 / variance", "(v - mean) ** 2", {"summary"}),
+        ("together", "- Math.log1p(variance * sum)", "", {"summary"}),
+        ("together", "(1 - share) ** 2 * variance", "variance", {"summary"}),
         ("memory", "mean - Math.sqrt(Math.max(0, inside))", "mean - Math.max(0, inside)", {"entmax15", "shares", "step"}),
     ],
 )  # fmt: skip

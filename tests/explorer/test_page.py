@@ -25,6 +25,7 @@ VIEWS = {
     "memory": (".layer-start .handle", "start", "energy"),
     "regression": (".layer-query .handle", "query", "exact"),
     "two-keys": (".layer-query .handle", "query", "logEvidence"),
+    "together": (".layer-queries .handle", "queries", "logEvidence"),
 }
 SLIDERS = {
     "posterior": ("precision", "valuePrecision", "background", "weight", "value"),
@@ -35,6 +36,7 @@ SLIDERS = {
     "memory": ("beta",),
     "regression": ("read", "value", "prior", "noise", "step"),
     "two-keys": ("weight", "precision"),
+    "together": ("tau", "sigma", "precision"),
 }
 # States besides the one that a view opens with, for the address and for copy as Python.
 STATES = {
@@ -59,7 +61,9 @@ STATES = {
         {"keys": [[1, 0.5], [-0.3, 2]], "values": [1, -2], "truth": None, "step": 1, "query": [0, 0.5], "unit": False},
     ],
     "two-keys": [{"assignment": "hard", "weight": 0.2}, {"keys": [[-1, 1], [1, 1], [0, 1.2], [0, -1]], "precision": 9, "weight": 0}],
+    "together": [{"tau": 0.1, "sigma": 0.8}, {"queries": [[0, 0]], "precision": 3, "query": [1, 1]}],
 }  # fmt: skip
+DRAWN = 4  # standard errors of a sampler's answers: the contract of view 12
 EVERY = [(view, state) for view, states in STATES.items() for state in [{}, *states]]
 
 
@@ -82,7 +86,7 @@ def test_the_views_are_in_the_order_of_the_lecture(visit):
     for number in range(links.count()):
         links.nth(number).click()
         one.until("(id) => explorer.view() === id", found[number])
-        assert one.page.locator("h1").inner_text().startswith(f"{number + 1}." if len(found) == 11 else "")
+        assert one.page.locator("h1").inner_text().startswith(f"{number + 1}." if len(found) == 12 else "")
         assert one.page.locator("#sentence").inner_text() and one.page.locator("#suggestion").inner_text()
         assert one.page.locator("#message").inner_text() == ""
 
@@ -187,6 +191,9 @@ def test_the_address_holds_the_state(visit, view, state):
     address = one.page.evaluate("location.hash")
     assert address == one.page.evaluate("explorer.address()")
     other = visit(address)
+    if view == "together":  # its map is drawn in the background
+        for each in (one, other):
+            each.page.locator("[data-value=top][data-json]").wait_for(state="attached")
     assert other.state() == one.state() and other.numbers() == one.numbers()
     assert other.page.locator("#message").inner_text() == ""
     if not state:
@@ -245,12 +252,17 @@ def prints_the_same(one, view):
     with contextlib.redirect_stdout(printed):
         exec(compile(code, f"{view}.py", "exec"), {"__name__": "copied"})
     found, shown = json.loads(printed.getvalue()), one.numbers()
+    if "drawn" in found:  # by a sampler: within its own error, and of nothing that rounds to nought
+        drawn, errors = found.pop("drawn"), found.pop("drawnError")
+        assert max(abs(x - y) / (1e-3 + z) for x, y, z in zip(shown["attention"], drawn, errors, strict=True)) < DRAWN
+        assert len(found) >= 2
+    else:
+        assert len(found) >= 4
     assert set(found) <= set(shown) | {"attentionAsGiven"}
     for name in set(found) & set(shown):
         value = found[name][0] if (view, name) == ("same-attention", "attention") else found[name]
         climbed = name in ("modes", "density", "end", "energyAtEnd", "effectivePatterns")
         assert error(arranged(shown[name]), arranged(value)) < (1e-6 if climbed else 1e-10), name
-    assert len(found) >= 4
 
 
 @pytest.mark.parametrize(("view", "state"), EVERY)
@@ -339,6 +351,14 @@ def test_what_the_views_suggest_comes_true(visit):
     one.page.locator("#view input[name=weight]").press("Home")
     assert one.numbers()["pieces"] == 1 and one.numbers()["lost"] == 0
     assert one.numbers()["hardEvidence"] == pytest.approx(one.numbers()["logEvidence"], abs=1e-12)
+
+    one = visit("#together")
+    one.set({"sigma": 0.03})
+    moves = one.numbers()["moves"]
+    assert max(moves) - min(moves) < 0.01 < min(moves)
+    one.set({"tau": 0.03, "sigma": 0.6})
+    moves, counts = one.numbers()["moves"], one.numbers()["counts"]
+    assert all((move > 0.3) == (count > 0.5) for move, count in zip(moves, counts, strict=True))
 
 
 def own_models():

@@ -1,5 +1,7 @@
 """Every view on a desk, on a wall and on a phone; links that a class is given; what a reader of screens hears."""
 
+import re
+
 import pytest
 import torch
 from explorer.cases import PAGE, VIEWS
@@ -152,12 +154,13 @@ def test_the_stage_shows_the_picture_large_and_turns_views(visit):
     one.page.keyboard.press("PageUp")
     one.until("() => location.hash === '#posterior'")
     one.page.keyboard.press("ArrowLeft")
-    one.until("() => location.hash === '#two-keys'")
+    one.until("() => location.hash === '#together'")
     one.page.locator("#unfold").click()
     assert one.page.locator("#view .panel").is_visible()
-    slider = one.page.locator("#view input[name=weight]")
+    slider = one.page.locator("#view input[name=precision]")
+    before = one.state()["precision"]
     slider.press("ArrowLeft")  # moves the slider and turns no view
-    assert one.page.evaluate("explorer.view()") == "two-keys" and one.state()["weight"] == 0.49
+    assert one.page.evaluate("explorer.view()") == "together" and one.state()["precision"] < before
     one.page.locator("#leave").click()
     assert one.page.evaluate("document.documentElement.dataset.stage ?? null") is None
     assert one.page.evaluate(letters) == pytest.approx(size)
@@ -232,6 +235,48 @@ def test_a_link_for_a_class_is_made_by_ticks(visit, view):
     assert other.page.locator("#suggestion").inner_text() == "Question: What moves?"
 
 
+# -- formula, number and mark --------------------------------------------------------------------------------------------------
+
+
+def glows(one, selector):
+    return one.page.locator(selector).first.evaluate("(x) => getComputedStyle(x).filter !== 'none'")
+
+
+def test_a_ring_its_bar_and_its_term_of_the_formula_light_up_together(visit):
+    one = visit('#posterior:{"background":0.2}')
+    number = r"([-+.\de]+)"
+
+    def term():
+        text = one.page.locator(".formula").inner_text().replace("\n", "")
+        return re.search(rf"w(\w+) = .* / evidence = {number} · {number} / {number} = {number}$", text).groups()
+
+    def agrees(name, share):
+        found, *parts = term()
+        prior, density, evidence, weight = map(float, parts)
+        assert found == name and weight == pytest.approx(share, abs=5e-4)
+        # three digits each: half a unit of the third, of three factors
+        assert prior * density / evidence == pytest.approx(weight, rel=0.015, abs=5e-4)
+
+    attention = one.numbers()["attention"]
+    agrees("1", attention[0])  # the chosen key, while nothing is pointed at
+    for j in range(3):
+        one.page.locator(f'.layer-keys .handle[data-unit="{j}"]').hover()
+        assert [glows(one, f'{part}[data-unit="{k}"]') for part in (".handle", ".bar") for k in range(3)] == [
+            k == j for k in range(3)
+        ] * 2
+        agrees(str(j + 1), attention[j])
+    one.page.locator('.row[data-unit="3"]').hover()
+    assert glows(one, '.bar[data-unit="3"]') and not glows(one, '.bar[data-unit="2"]')
+    agrees("b", attention[3])
+    one.page.locator('.layer-keys .handle[data-unit="1"]').focus()  # by keys, too; and the light stays when it is moved
+    one.page.keyboard.press("ArrowUp")
+    assert glows(one, '.bar[data-unit="1"]') and glows(one, '.handle[data-unit="1"]')
+    agrees("2", one.numbers()["attention"][1])
+    one.page.locator("h1").hover()
+    one.page.locator(".others figcaption").first.hover()
+    assert not glows(one, '.bar[data-unit="1"]')
+
+
 # -- spoken and told -----------------------------------------------------------------------------------------------------------
 
 
@@ -246,7 +291,7 @@ def test_a_sentence_of_the_state_is_shown_and_spoken_when_it_moves(visit, view):
     change = {
         "posterior": {"query": [2, 2]}, "same-attention": {"origin": [0, 0]}, "evidence-bound": {"guide": [0, 1, 0]}, "soft-kmeans": {"gamma": 0.1},
         "mean-or-mode": {"sd": 0.6}, "keys-adapt": {"query": [2, 0]}, "memory": {"beta": 9}, "mean-field": {"sentence": "the old man the boats"},
-        "fool-the-diagnostics": {"bug": "offset"}, "regression": {"query": [-0.6, 0.8]}, "two-keys": {"weight": 0},
+        "fool-the-diagnostics": {"bug": "offset"}, "regression": {"query": [-0.6, 0.8]}, "two-keys": {"weight": 0}, "together": {"tau": 0.1},
     }[view]  # fmt: skip
     one.set(change)
     assert now.inner_text() != first

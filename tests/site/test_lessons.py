@@ -47,6 +47,21 @@ def test_each_view_has_a_heading_a_sentence_and_a_section_of_its_own():
     assert build.views().keys() <= lessons.SHOWS.keys()
 
 
+def test_views_with_a_page_of_their_own_are_built_with_their_weights(tmp_path, monkeypatch):
+    monkeypatch.setattr(build, "OUT", tmp_path)
+    build.copy_explorer()
+    written = {path.name for path in (tmp_path / "explorer").iterdir()}
+    assert written == {"index.html", "weights.js", *lessons.PAGES.values()}
+    sources = {path.stem for path in (ROOT / "site/explorer/src/pages").glob("*.js")}
+    assert {
+        Path(name).stem for name in lessons.PAGES.values()
+    } == sources and lessons.PAGES.keys() <= build.views().keys()
+    for name in lessons.PAGES.values():
+        text = (tmp_path / "explorer" / name).read_text()
+        assert '<script src="weights.js"></script>' in text and 'data-notebooks="../notebooks/"' in text
+    assert "weights.js" not in re.sub("Error.*", "", (tmp_path / "explorer/index.html").read_text())
+
+
 def test_a_heading_that_is_not_there_is_refused():
     with pytest.raises(ValueError, match="no heading of its notebook"):
         lessons.place([cell("# 1. Here", kind="markdown")], "Elsewhere")
@@ -63,7 +78,7 @@ def test_a_view_stands_at_its_slider_or_at_the_end_of_its_section():
 def test_a_page_promises_nothing_that_needs_a_kernel(path):
     text = lessons.lesson(path.stem, path.read_text(), build.views())
     assert PROMISE.findall(markdown(text)) == [] and "@interact" not in text
-    frames = re.findall(r'<iframe [^>]*src=\\"\.\./explorer/index\.html\?view#([\w-]+)', text)
+    frames = re.findall(r'<iframe [^>]*src=\\"\.\./explorer/\w+\.html\?view#([\w-]+)', text)
     assert sorted(frames) == sorted(placed.view for placed in lessons.PLACED if placed.notebook == path.stem)
 
 

@@ -206,7 +206,10 @@ def test_the_explorer_page_and_its_frame_have_one_address(chromium):
 def test_a_view_in_a_notebook_opens_in_its_state(chromium, placed):
     page = chromium.new_page()
     page.set_default_timeout(120_000)
-    page.goto((OUT / "explorer/index.html").as_uri() + lessons.address(placed.view, placed.state))
+    page.goto(
+        (OUT / "explorer" / lessons.PAGES.get(placed.view, "index.html")).as_uri()
+        + lessons.address(placed.view, placed.state)
+    )
     page.wait_for_function("() => window.explorer?.view()")
     assert page.evaluate("() => document.getElementById('message').textContent") == ""
     assert page.evaluate("() => explorer.view()") == placed.view

@@ -7,16 +7,16 @@ const FAR = 1000; // of places and answers
 const isNumber = (x, low, high) => Number.isFinite(x) && x >= low && x <= high;
 const isPoint = (x) => Array.isArray(x) && x.length === 2 && x.every((z) => isNumber(z, -FAR, FAR));
 
-// A number: its slider goes from min to max, a state from least to most.
+// A number: its slider goes from min to max, a state from least to most. What `moves` takes all values between two states on the way.
 export const range = (min, max, { least = min, most = max, ...more } = {}) => ({
-  min, max, least, most, ...more, check: (x, name) => must(isNumber(x, least, most), name, `a number from ${least} to ${most}`),
+  min, max, least, most, moves: true, ...more, check: (x, name) => must(isNumber(x, least, most), name, `a number from ${least} to ${most}`),
 });
 
 export const whole = (min, max, { step = 1, least = min, most = max } = {}) => ({
-  min, max, least, most, step, check: (x, name) => must(Number.isInteger(x) && isNumber(x, least, most), name, `a whole number from ${least} to ${most}`),
+  min, max, least, most, step, moves: "whole", check: (x, name) => must(Number.isInteger(x) && isNumber(x, least, most), name, `a whole number from ${least} to ${most}`),
 });
 
-export const seed = whole(0, 2 ** 31);
+export const seed = { ...whole(0, 2 ** 31), moves: false };
 
 export const oneOf = (options) => ({ options, check: (x, name) => must(Object.hasOwn(options, x), name, `one of ${Object.keys(options).join(", ")}`) });
 
@@ -24,19 +24,19 @@ export const yesNo = { check: (x, name) => must(typeof x === "boolean", name, "t
 
 export const text = (most) => ({ check: (x, name) => must(typeof x === "string" && x.length <= most, name, `a text of at most ${most} characters`) });
 
-export const point = { check: (x, name) => must(isPoint(x), name, `a point of the plane, within ${FAR} of its middle`) };
+export const point = { moves: true, check: (x, name) => must(isPoint(x), name, `a point of the plane, within ${FAR} of its middle`) };
 
 export const points = (fewest, most) => ({
-  check: (x, name) => must(Array.isArray(x) && x.length >= fewest && x.length <= most && x.every(isPoint), name, `${fewest === most ? most : `${fewest} to ${most}`} points of the plane, within ${FAR} of its middle`),
+  moves: true, check: (x, name) => must(Array.isArray(x) && x.length >= fewest && x.length <= most && x.every(isPoint), name, `${fewest === most ? most : `${fewest} to ${most}`} points of the plane, within ${FAR} of its middle`),
 });
 
 // A number for each entry of the list of that name.
 export const numbersOf = (list, low = -FAR, high = FAR) => ({
-  check: (x, name, state) => must(Array.isArray(x) && x.length === state[list].length && x.every((z) => isNumber(z, low, high)), name, `${state[list].length} numbers from ${low} to ${high}, as many as ${list}`),
+  moves: true, check: (x, name, state) => must(Array.isArray(x) && x.length === state[list].length && x.every((z) => isNumber(z, low, high)), name, `${state[list].length} numbers from ${low} to ${high}, as many as ${list}`),
 });
 
 export const shares = (count) => ({
-  check: (x, name) => must(Array.isArray(x) && x.length === count && x.every((z) => isNumber(z, 0, 1)) && Math.abs(x.reduce((a, b) => a + b) - 1) < 1e-9, name, `${count} probabilities that sum to 1`),
+  moves: true, check: (x, name) => must(Array.isArray(x) && x.length === count && x.every((z) => isNumber(z, 0, 1)) && Math.abs(x.reduce((a, b) => a + b) - 1) < 1e-9, name, `${count} probabilities that sum to 1`),
 });
 
 // The place of an entry in the list of that name.

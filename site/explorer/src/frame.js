@@ -1,12 +1,13 @@
-// The frame of the explorer: navigation, the state in the address, links for a class, the stage, light and dark.
+// The frame of the explorer: navigation, the state in the address, links for a class, steps, the stage, light and dark.
 
 import { checked } from "./fields.js";
+import { player } from "./play.js";
 import { node } from "./ui.js";
 
 // In the order of a lecture, which is also their numbers.
 const ORDER = [
   "posterior", "same-attention", "evidence-bound", "soft-kmeans", "mean-or-mode", "keys-adapt", "memory", "mean-field", "fool-the-diagnostics",
-  "regression", "two-keys",
+  "regression", "two-keys", "together",
 ];
 
 const byId = (id) => document.getElementById(id);
@@ -37,7 +38,8 @@ export function readAddress(hash, views) {
 // ---- the page -----------------------------------------------------------------------------------------------------------------
 
 export function start(found, modules) {
-  const views = found.map((view) => ({ ...view, number: ORDER.indexOf(view.id) + 1 })).sort((a, b) => a.number - b.number);
+  const single = found.length === 1; // a view with a page of its own has no number
+  const views = found.map((view) => ({ ...view, number: single ? 1 : ORDER.indexOf(view.id) + 1 })).sort((a, b) => a.number - b.number);
   if (views[0].number === 0) throw new Error(`${views[0].id} has no place in the order of the views`);
   const given = byId("own") ? JSON.parse(byId("own").textContent) : null;
   const starts = Object.fromEntries(views.map((view) => [view.id, { ...view.defaults }]));
@@ -58,9 +60,10 @@ export function start(found, modules) {
 
   // The sentence of the state; a reader of screens hears it when nothing has moved for a while.
   function now(text) {
+    if (steps.open()) queueMicrotask(steps.draw); // when the table has the numbers of this state
     if (byId("now").textContent === text) return;
     byId("now").textContent = text;
-    if (!moved) return;
+    if (!moved || steps.speaks()) return;
     clearTimeout(spoken);
     spoken = setTimeout(() => (byId("spoken").textContent = text), 300);
   }
@@ -103,13 +106,19 @@ export function start(found, modules) {
     if (times.length > 600) times.shift();
     byId("copied").textContent = "";
     if (byId("code").open) byId("python").textContent = view.python(state);
+    if (steps.open()) steps.draw();
     clearTimeout(timer);
     timer = setTimeout(write, 150);
   }
 
+  function byHand(partial) {
+    steps.left();
+    changed(partial);
+  }
+
   function mount() {
     byId("view").replaceChildren();
-    mounted = view.mount(byId("view"), state, changed, now);
+    mounted = view.mount(byId("view"), state, byHand, now);
     mounted.update(state);
     teach();
     if (byId("class").open) listParts();
@@ -121,8 +130,7 @@ export function start(found, modules) {
     state = own;
     moved = false;
     times.length = 0;
-    byId("title").textContent = `${view.number}. ${view.title}`;
-    byId("sentence").textContent = view.sentence;
+    byId("title").textContent = single ? view.title : `${view.number}. ${view.title}`;
     byId("now").textContent = "";
     byId("place").textContent = `${view.number} of ${views.length}`;
     byId("copied").textContent = "";
@@ -147,7 +155,28 @@ export function start(found, modules) {
       mount();
     }
     states[view.id] = state;
+    steps.match(lesson.ask);
   }
+
+  const following = () => views[view.number % views.length];
+  const alone = single || (["view", "picture"].includes(location.search.slice(1)) && window.parent !== window);
+  const steps = player({
+    view: () => view, state: () => state, reach: changed,
+    ask(question) {
+      lesson = { ...lesson, ask: question };
+      teach();
+      write();
+    },
+    numbers: () => Object.fromEntries([...byId("view").querySelectorAll("[data-json]")].map((cell) => [cell.dataset.value, JSON.parse(cell.dataset.json)])),
+    onward: alone ? null : () => {
+      const first = steps.first(following());
+      location.hash = addressOf(following().id, first.state, following().defaults, { ...lesson, hide: [], ask: first.ask });
+    },
+    parts: {
+      steps: byId("steps"), open: byId("steps-open"), sentence: byId("sentence"), answer: byId("answer"), now: byId("now"), count: byId("step-count"),
+      back: byId("step-back"), on: byId("step-on"), play: byId("step-play"),
+    },
+  });
 
   function arrive() {
     say("");
@@ -165,6 +194,7 @@ export function start(found, modules) {
     post();
   }
 
+  byId("views").hidden = single;
   byId("views").append(
     ...views.map((one) => node("li", {}, node("a", { href: `#${one.id}`, "data-view": one.id }, node("span", { class: "number" }, String(one.number)), " ", node("span", { class: "name" }, one.title)))),
   );
@@ -198,6 +228,7 @@ export function start(found, modules) {
   });
   byId("class").addEventListener("toggle", () => byId("class").open && listParts());
   byId("question").addEventListener("input", () => {
+    steps.close();
     lesson = { ...lesson, ask: byId("question").value };
     teach();
     write();
@@ -207,10 +238,11 @@ export function start(found, modules) {
   });
   byId("reset").addEventListener("click", () => {
     state = { ...starts[view.id] };
+    if (steps.open()) lesson = { ...lesson, ask: "" };
     show(view, state);
     write();
   });
-  stage((by) => (location.hash = `#${views[(view.number - 1 + by + views.length) % views.length].id}`));
+  stage((by) => (location.hash = `#${views[(view.number - 1 + by + views.length) % views.length].id}`), steps);
   const theme = themes(() => mounted?.update(state));
   if (window.parent !== window) inside(theme);
   window.addEventListener("hashchange", arrive);
@@ -218,7 +250,7 @@ export function start(found, modules) {
     modules, views, times,
     state: () => state,
     view: () => view.id,
-    set: changed,
+    set: byHand,
     address: () => addressOf(view.id, state, view.defaults, lesson),
     python: () => view.python(state),
   };
@@ -231,8 +263,9 @@ function linkOf({ href, hash, search }) {
   return around ? around.split("#")[0] + hash : href.replace(search, "");
 }
 
-// The stage: full screen, large letters, controls and numbers folded; arrows, Page Up and Page Down turn to another view.
-function stage(turn) {
+// The stage: full screen, large letters, controls and numbers folded. Arrows, Page Up and Page Down go through the steps where they are
+// open, else they turn to another view.
+function stage(turn, steps) {
   const root = document.documentElement;
   const unfold = (open) => {
     root.dataset.stage = open ? "open" : "folded";
@@ -240,17 +273,20 @@ function stage(turn) {
   };
   const enter = () => {
     unfold(false);
+    byId("strip").prepend(byId("steps"));
     byId("strip").hidden = false;
     root.requestFullscreen?.().catch(() => {}); // a page around may not allow it: then the frame is the stage
   };
   const leave = () => {
     delete root.dataset.stage;
+    byId("suggestion").after(byId("steps"));
     byId("strip").hidden = true;
     if (document.fullscreenElement) document.exitFullscreen();
   };
   const on = () => root.dataset.stage !== undefined;
   byId("project").addEventListener("click", enter);
   byId("leave").addEventListener("click", leave);
+  byId("stage-steps").addEventListener("click", () => byId("steps-open").click());
   byId("previous").addEventListener("click", () => turn(-1));
   byId("next").addEventListener("click", () => turn(1));
   byId("unfold").addEventListener("click", () => unfold(root.dataset.stage === "folded"));
@@ -259,10 +295,10 @@ function stage(turn) {
     if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest('input[type="text"]')) return;
     if (event.key === "p" || event.key === "P") (on() ? leave : enter)();
     else if (on() && event.key === "Escape") leave();
-    else if (on() && !event.target.closest("input, .handle, pre")) {
+    else if ((on() || steps.open()) && !event.target.closest("input, .handle, pre")) {
       const by = { ArrowLeft: -1, PageUp: -1, ArrowRight: 1, PageDown: 1 }[event.key];
       if (by) event.preventDefault();
-      if (by) turn(by);
+      if (by) (steps.open() ? steps.move : turn)(by);
     }
   });
 }

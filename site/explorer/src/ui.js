@@ -38,8 +38,8 @@ export const tensor = (x) => `torch.tensor(${literal(x)})`;
 // ---- layout ------------------------------------------------------------------------------------------------------------------
 
 // The picture that is moved, the controls beside it, the other pictures, and numbers to unfold. `aspect` is the main picture's width over
-// its height, `across` how many of the other pictures stand side by side.
-export function layout(root, { main, controls, others = [], numbers, aspect, across = others.length || 1 }) {
+// its height, `across` how many of the other pictures stand side by side. Marks of one unit light up together; `lit` hears of which, or null.
+export function layout(root, { main, controls, others = [], numbers, aspect, across = others.length || 1, lit = () => {} }) {
   const left = node("div", { class: "main" }, ...[main].flat());
   const right = node("div", { class: "others" }, ...others);
   const folded = node("details", { class: "fold", "data-control": "numbers" }, node("summary", {}, "Numbers"), numbers.node);
@@ -48,6 +48,17 @@ export function layout(root, { main, controls, others = [], numbers, aspect, acr
   all.style.setProperty("--aspect", aspect ?? 1.25);
   right.style.setProperty("--across", across);
   root.append(all);
+  const light = node("style");
+  all.append(light);
+  let shown = null;
+  const point = (event) => {
+    const unit = event.target.closest?.("[data-unit]")?.dataset.unit ?? null;
+    if (unit === shown) return;
+    shown = unit;
+    light.textContent = unit === null ? "" : `#view [data-unit="${unit}"] { filter: drop-shadow(0 0 2px var(--ink)); }`; // survives a redraw
+    lit(unit === null ? null : Number(unit));
+  };
+  for (const kind of ["pointermove", "focusin"]) all.addEventListener(kind, point);
 }
 
 export function figure(picture, caption) {
@@ -294,7 +305,7 @@ export class Plane {
       spot: () => svg("circle", { r: 10, class: `spot${color}` }),
       cross: () => svg("path", { d: "M-13-13L13 13M-13 13L13-13", class: "cross" }),
     }[shape]();
-    const own = svg("g", { class: "handle", tabindex: 0, role: "button" }, svg("circle", { r: 26, class: "touch" }), mark);
+    const own = svg("g", { class: "handle", tabindex: 0, role: "button", "data-unit": unit(i) }, svg("circle", { r: 26, class: "touch" }), mark);
     const far = (d) => Math.max(1, Math.round((this[d][1] - this[d][0]) / 10));
     const [wide, high] = [far("x"), far("y")];
     const move = (point) => layer.on(layer.points.map((p, k) => (k === i ? this.clamp(point) : p)), i);
@@ -328,17 +339,18 @@ export function color(name) {
 
 export const blend = (a, b, share) => a.map((x, k) => x + share * (b[k] - x));
 
-// ---- bars: rows of [label, share, unit or null], shares in [0, 1] -------------------------------------------------------------------
+// ---- bars: rows of [label, share, unit or null, the unit to light up with], shares in [0, 1] ------------------------------------------
 
 export function bars(picture, rows, { high = 22, width = 200 } = {}) {
   const left = 14 + 9 * Math.max(...rows.map(([label]) => label.length)); // of letters of 18 pixels, as on the stage
   picture.setAttribute("viewBox", `0 0 ${left + width + 56} ${rows.length * high + 4}`);
-  const parts = rows.flatMap(([label, share, unit], r) => {
+  const parts = rows.flatMap(([label, share, unit, mark = unit], r) => {
     const y = r * high + 2;
     return [
-      svg("text", { x: left - 8, y: y + high / 2 + 4, "text-anchor": "end" }, label),
-      svg("rect", { x: left, y: y + 2, width: Math.max(0, width * share).toFixed(2), height: high - 5, class: unit === null ? "bar" : `bar ${unitClass(unit)}` }),
-      svg("text", { x: left + width * Math.max(0, share) + 6, y: y + high / 2 + 4 }, share.toFixed(3)),
+      svg("rect", { x: 0, y, width: left + width + 56, height: high, class: "row", "data-unit": mark }), // to point at a row
+      svg("text", { x: left - 8, y: y + high / 2 + 4, "text-anchor": "end", "data-unit": mark }, label),
+      svg("rect", { x: left, y: y + 2, width: Math.max(0, width * share).toFixed(2), height: high - 5, "data-unit": mark, class: unit === null ? "bar" : `bar ${unitClass(unit)}` }),
+      svg("text", { x: left + width * Math.max(0, share) + 6, y: y + high / 2 + 4, "data-unit": mark }, share.toFixed(3)),
     ];
   });
   picture.replaceChildren(...parts);

@@ -94,8 +94,8 @@ function fromURL(own) {
   return own;
 }
 
-// Arcs over words: { words, below(i, x) parts under a word, arcs [{ from (-1: root), to, weight }] }
-function drawArcs(picture, words, arcs, below, depth, strange) {
+// Arcs over words, whose letters are so wide: { words, below(i, x) parts under a word, arcs [{ from (-1: root), to, weight }] }
+function drawArcs(picture, words, arcs, below, depth, strange, letter = 8) {
   const width = 460;
   const step = width / words.length;
   const base = 30 + Math.min(120, 22 * words.length);
@@ -109,7 +109,7 @@ function drawArcs(picture, words, arcs, below, depth, strange) {
     const arrow = svg("path", { d: `M${end}l-4 -7h8z`, class: "arrow", opacity: weight.toFixed(3) });
     return [svg("path", { d, class: "arc", opacity: weight.toFixed(3), "stroke-width": (0.8 + 2.2 * weight).toFixed(2) }), arrow];
   });
-  const texts = words.map((word, i) => svg("text", { x: x(i), y: base, "text-anchor": "middle", class: strange.includes(word) ? "word strange" : "word", ...(word.length * 8 > step ? { textLength: step - 4, lengthAdjust: "spacingAndGlyphs" } : {}) }, word));
+  const texts = words.map((word, i) => svg("text", { x: x(i), y: base, "text-anchor": "middle", class: strange.includes(word) ? "word strange" : "word", ...(word.length * letter > step ? { textLength: step - 4, lengthAdjust: "spacingAndGlyphs" } : {}) }, word));
   picture.replaceChildren(...parts.flat(), ...texts, ...words.flatMap((_, i) => below(i, x(i), base, step)));
 }
 
@@ -204,7 +204,11 @@ function mount(root, first, changed, now) {
     if (known?.draws) {
       const one = known.draws[state.parse % PARSES];
       drawArcs(drawn, words, one.heads[c].map((s, i) => ({ from: s - rooted, to: i, weight: s < 0 ? 0 : 0.9 })),
-        (i, x, base) => [svg("text", { x, y: base + 16, "text-anchor": "middle", class: `small unit-${one.labels[i] % 8}` }, labels[one.labels[i]])], 24, strange);
+        (i, x, base, step) => {
+          const label = labels[one.labels[i]];
+          const narrow = 10.6 * label.length > step ? { textLength: step - 4, lengthAdjust: "spacingAndGlyphs" } : {};
+          return [svg("text", { x, y: base + 20, "text-anchor": "middle", class: `small unit-${one.labels[i] % 8}`, ...narrow }, label)];
+        }, 28, strange, 10.6);
       drawn.setAttribute("aria-label", `One parse drawn: ${words.map((word, i) => `${word}/${labels[one.labels[i]]}`).join(" ")}`);
       const counts = new Map();
       for (const { labels: z } of known.draws) counts.set(z.join(), (counts.get(z.join()) ?? 0) + 1);

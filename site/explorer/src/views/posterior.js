@@ -1,10 +1,10 @@
 // View 1: attention is a posterior. One query in the plane, keys around it, answers on a line.
 
 import {
-  answerOf, answerVariance, attention, entropy, evidenceField, expectedOutput, linkedPrior, logDensity, logEvidence, logSoftmax, modes, withBackground,
+  answerOf, answerVariance, attention, entropy, evidenceField, expectedOutput, linkedPrior, logDensity, logEvidence, logJoint, logSoftmax, modes, withBackground,
 } from "../math/mixture.js";
 import { numbersOf, placeIn, point, points, range, yesNo } from "../fields.js";
-import { Chart, Plane, around, bars, blend, button, cents, check, color, figure, layout, literal, panel, readout, short, slider, svg, tensor, unitClass } from "../ui.js";
+import { Chart, Plane, around, bars, blend, button, cents, check, color, figure, layout, literal, node, panel, readout, short, slider, svg, tensor, unitClass } from "../ui.js";
 
 const [X, Y] = [[-3, 3], [-2.4, 2.4]];
 const MOST = 12;
@@ -89,10 +89,27 @@ function mount(root, first, changed, now) {
       changed({ keys: without(state.keys), values: without(state.values), weights: without(state.weights), unit: 0 });
     }),
   ]);
+  // The term of one unit with its numbers: the one that is pointed at, or else the chosen one.
+  const formula = node("p", { class: "formula" });
+  let pointed = null;
+  function term() {
+    const mixture = mixtureOf(state);
+    const unit = pointed !== null && pointed < mixture.keys.length ? pointed : state.unit;
+    const log = logJoint(mixture, state.query)[unit] - mixture.logPrior[unit];
+    const numbers = [mixture.logPrior[unit], log, logEvidence(mixture, state.query)].map((x) => Math.exp(x).toPrecision(3));
+    const name = unit < state.keys.length ? String(unit + 1) : "b";
+    const index = () => node("sub", {}, name);
+    formula.dataset.unit = unit;
+    formula.replaceChildren("w", index(), " = π", index(), " N(q; ξ", index(), `) / evidence = ${numbers[0]} · ${numbers[1]} / ${numbers[2]} = ${attention(mixture, state.query)[unit].toFixed(3)}`);
+  }
   layout(root, {
+    lit(unit) {
+      pointed = unit;
+      term();
+    },
     main: figure(plane.node, "Drag the query (the dot) and the keys (rings, as large as their prior); a click on a ring chooses the key of the sliders. Lines: attention. Shading: the evidence, how likely a query is at each place."),
     controls, numbers: read, aspect: plane.aspect,
-    others: [figure(weights, "Attention, p(unit | query)."), figure(density.node, "Density of the answer. Line: its mean, attention's output. Dots: its modes.")],
+    others: [node("div", {}, figure(weights, "Attention, p(unit | query). Point at a ring or a bar: its term."), formula), figure(density.node, "Density of the answer. Line: its mean, attention's output. Dots: its modes.")],
   });
 
   return {
@@ -117,7 +134,8 @@ function mount(root, first, changed, now) {
       names.replaceChildren(...keys.map((key, j) => plane.text(key, String(j + 1), { dy: 6 })));
       plane.handles(asking, [query], { name: () => "The query", shape: "dot", on: ([moved]) => changed({ query: moved }) });
 
-      bars(weights, own.map((share, j) => [name(j), share, j < count ? j : null]));
+      bars(weights, own.map((share, j) => [name(j), share, j < count ? j : null, j]));
+      term();
       weight.label(`Prior weight of key ${state.unit + 1}`);
       weight.set(state.weights[state.unit]);
       value.label(`Answer of key ${state.unit + 1}`);

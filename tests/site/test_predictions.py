@@ -1,0 +1,80 @@
+"""Predictions of the notebooks as buttons of the site's pages: each is one, its choice is kept, its answer unfolded; on paper, lines."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from in_chromium import needs_chromium
+
+ROOT = Path(__file__).parents[2]
+STATIC, OUT = ROOT / "site/static", ROOT / "site/_build"
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+PREDICT = re.compile(
+    r"\*\*Predict\.\*\*[^\n]*(?:\n[^\n]+)*\n\n(?:- \([a-z]\)[^\n]*(?:\n[^\n]+)*\n+)+<details><summary>Answer"
+)
+# What Sphinx makes of a prediction, in the page of notebook 00.
+PAGE = """<!doctype html><html lang="en"><head><meta charset="utf-8"><title>x</title><link rel="stylesheet" href="{css}"><script defer src="{js}"></script></head>
+<body><article><section>
+<p><strong>Predict.</strong> A point lies half way. The responsibility of B is</p>
+<ul class="simple"><li><p>(a) 0.5;</p></li><li><p>(b) <span class="math">0.6</span>;</p></li><li><p>(c) neither.</p></li></ul>
+<details id="first"><summary>Answer</summary><p><strong>(b).</strong> By the weights.</p></details>
+<p><strong>Predict.</strong> And of A?</p>
+<ul class="simple"><li><p>(a) 0.4;</p></li><li><p>(b) 0.5.</p></li></ul>
+<details id="second"><summary>Answer</summary><p>(a).</p></details>
+<p><strong>Predict</strong> whatever you like.</p><ul><li>no choice</li></ul>
+</section></article></body></html>"""
+
+
+def prose(path):
+    cells = json.loads(path.read_text())["cells"]
+    return "\n\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown")
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_every_prediction_has_choices_and_an_answer_at_once_below(path):
+    found = PREDICT.findall(prose(path))
+    assert len(found) == prose(path).count("**Predict.**")
+    assert not any(re.search(r"\]\(", choices) for choices in found)  # a link cannot be inside a button
+    assert len({text[:100] for text in found}) == len(found)  # a choice is kept by the words of its question
+
+
+@pytest.mark.slow
+@needs_chromium
+def test_a_choice_unfolds_the_answer_is_kept_and_can_be_taken_back(chromium, tmp_path):
+    file = tmp_path / "page.html"
+    file.write_text(PAGE.format(css=(STATIC / "site.css").as_uri(), js=(STATIC / "predictions.js").as_uri()))
+    page, wrong = chromium.new_page(), []
+    page.on("pageerror", lambda error: wrong.append(str(error)))
+    page.goto(file.as_uri())
+    buttons = page.locator(".predictions button")
+    assert buttons.count() == 5 and page.locator("button .math").count() == 1
+    opened = lambda: page.evaluate("[...document.querySelectorAll('details')].map((x) => x.open)")  # noqa: E731
+    pressed = lambda: [x.get_attribute("aria-pressed") == "true" for x in buttons.all()]  # noqa: E731
+    assert opened() == [False, False] and not any(pressed())
+    buttons.nth(0).focus()
+    page.keyboard.press("Enter")
+    buttons.nth(4).click()
+    page.reload()
+    assert opened() == [True, True] and pressed() == [True, False, False, False, True]
+    buttons.nth(1).click()  # another choice
+    buttons.nth(4).click()  # taken back
+    page.reload()
+    assert opened() == [True, False] and pressed() == [False, True, False, False, False]
+    page.emulate_media(media="print")
+    assert not page.locator("#first").is_visible()
+    style = "getComputedStyle(document.querySelector('.predictions button'), '::before').content + getComputedStyle(document.querySelector('.predictions button')).borderStyle"
+    assert page.evaluate(style) == '"☐ "none'
+    assert wrong == []
+    page.close()
+
+
+@pytest.mark.slow
+@needs_chromium
+@pytest.mark.skipif(not (OUT / "_static/predictions.js").exists(), reason="there is no site: make site")
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_page_of_the_site_has_buttons_for_every_prediction(chromium, path):
+    page = chromium.new_page()
+    page.goto((OUT / f"notebooks/{path.stem}.html").as_uri())
+    assert page.locator(".predictions").count() == prose(path).count("**Predict.**")
+    page.close()
