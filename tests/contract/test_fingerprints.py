@@ -10,6 +10,7 @@ import platform
 import warnings
 from pathlib import Path
 
+import numpy as np
 import pyro
 import pytest
 import torch
@@ -28,7 +29,8 @@ def machine():
     """What the bits depend on besides the code."""
     told = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
     name = next((line.split(":")[1].strip() for line in told.splitlines() if line.startswith("model name")), "unknown")
-    return f"torch {torch.__version__}, {torch.backends.cpu.get_cpu_capability()}, {platform.machine()} {name}"
+    wide = " with AVX-512" if "avx512f" in told else ""
+    return f"torch {torch.__version__}, {torch.backends.cpu.get_cpu_capability()}, numpy {np.__version__}{wide}, {platform.machine()} {name}"
 
 
 def adapted(posterior, data):
