@@ -38,7 +38,7 @@ import numpy as np
 import pyro
 import pytest
 import torch
-from cases import covering
+from chosen_cases import covering
 
 collect_ignore = ["docs/course"]  # stubs, which fail until a student fills them in; tests/test_course.py runs them
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]

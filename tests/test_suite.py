@@ -13,7 +13,7 @@ from multiprocessing import get_context
 from pathlib import Path
 
 import pytest
-from cases import covering, seeds
+from chosen_cases import covering, seeds
 
 import probtx_pyro
 from probtx_pyro import train

@@ -3,7 +3,7 @@
 import oracles
 import pytest
 import torch
-from cases import seeds
+from chosen_cases import seeds
 from pyro import poutine
 from pyro.distributions import Dirichlet, Gamma, Normal
 from strategies import generator, lists, problem

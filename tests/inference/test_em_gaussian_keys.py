@@ -3,7 +3,7 @@
 import oracles
 import pytest
 import torch
-from cases import seeds
+from chosen_cases import seeds
 from formulations import single
 from pyro import poutine
 from pyro.distributions import Dirichlet, Gamma, Normal, StudentT, Wishart

@@ -5,7 +5,7 @@ import math
 import oracles
 import pytest
 import torch
-from cases import seeds
+from chosen_cases import seeds
 from strategies import generator, lists, problem
 from tolerances import assert_equal, assert_never_falls
 

@@ -49,7 +49,7 @@ logs = torch.stack(logs)
 # by the library: a shift of all keys beside their own moves
 mixture = models.GaussianMixture(keys, key_precision=precision, shift=torch.zeros(2))
 posterior = models.bayesian(mixture, keys=Normal(keys, sigma), shift=Normal(torch.zeros(2), tau))
-draws = inference.gibbs(posterior, queries, num_samples=200, num_chains=8, seed=1, progress=False)
+draws = inference.gibbs(posterior, queries, num_samples=1000, num_chains=8, seed=1, progress=False)
 said = results.predict(draws, new, relabel=False)
 print(json.dumps({
     "logEvidence": logs.logsumexp(0).item() - len(queries) * math.log(len(keys)),
