@@ -131,7 +131,7 @@ def nuts(
     found = parameters(program, args)
     sizes = [num_samples, num_warmup, num_chains, target_accept, max_tree_depth, adaptation]
     dtype = next(iter(found.sites.values())).initial.dtype
-    what = {"arguments": args, "sizes": sizes, "seed": seed, "start": start, "dtype": dtype}
+    what = {"arguments": args, "sizes": sizes, "seed": seed, "start": start, "dtype": dtype, "trees": "NumPy"}
     run = fingerprint(identity(program) | what)
     kept = Checkpoint(checkpoint, run)
     state = kept.load()
@@ -307,8 +307,8 @@ class Lanes:
                 rows = torch.where(inside.unsqueeze(1), rows, within)
                 return torch.where(inside, self._closed(rows, guarded=False), math.inf)
         volume = torch.zeros(())
-        for name, map in self._maps.items():
-            volume = volume + self._by_problem(name, map.log_abs_det_jacobian(free[name], values[name]))
+        for name, to_value in self._maps.items():
+            volume = volume + self._by_problem(name, to_value.log_abs_det_jacobian(free[name], values[name]))
         laid_out = {name: x.reshape(len(x), *problem.start[name].shape) for name, x in values.items()}
         return -(problem.objective(laid_out) + volume).flatten()
 
