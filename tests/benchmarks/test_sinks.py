@@ -10,6 +10,7 @@ import torch
 from scipy import stats
 
 from benchmarks import sinks
+from probtx_pyro.data import load_text
 from probtx_pyro.train import language_model
 
 CONTEXT = 24
@@ -124,12 +125,13 @@ def test_claims_about_sinks_wait_for_sinks(tmp_path, monkeypatch):
 def test_a_run_that_was_killed_goes_on_and_ends_alike(tmp_path, monkeypatch):
     monkeypatch.setattr(sinks, "FOLDER", tmp_path / "results")
     monkeypatch.setattr(sinks, "CACHE", tmp_path / "cache")
+    text = load_text("topics")
+    monkeypatch.setattr(sinks, "load_text", lambda source: text)  # no download
     settings = replace(sinks.settings_of("learned sink", 0), num_steps=6, validate_every=3, width=8, heads=2, batch=2, context=24)  # fmt: skip
     whole = sinks.run("learned sink", settings)
     path = sinks.file_of("learned sink", settings)
     path.rename(tmp_path / "whole.json")
     out = sinks.CACHE / f"sinks-{path.stem}"
-    text = sinks.load_text("tinyshakespeare")
     sinks.train_language_model(settings, text, out, progress=False, stop_after=4)  # the checkpoint that a kill leaves
     stopped = sinks.run("learned sink", settings)
     assert not out.exists()

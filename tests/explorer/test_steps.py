@@ -206,16 +206,11 @@ def boxes(one, selector):
     return one.page.locator(selector).evaluate_all(script)
 
 
-def turn_stage(one, *, on):
-    """Presses P and waits for the browser: an exit from full screen that comes late would close the next stage."""
-    one.page.keyboard.press("p")
-    one.until("(on) => Boolean(document.fullscreenElement) === on", on)
-    assert one.page.locator("#strip").is_visible() == on
-
-
 @pytest.mark.parametrize("view", VIEWS)
 def test_every_step_fits_the_screen_and_the_stage(visit, view):
     one = visit(f"#{view}", viewport={"width": 1280, "height": 720}, **STILL)
+    # the window is the stage: full screen comes and goes at the browser's own time, and its size is not the one asked for
+    one.page.evaluate("document.documentElement.requestFullscreen = async () => {}")
     for step, answered in phases(one):
         if view == "mean-field":
             one.page.locator(".tally li").first.wait_for()
@@ -223,14 +218,16 @@ def test_every_step_fits_the_screen_and_the_stage(visit, view):
             one.page.set_viewport_size({"width": wide, "height": high})
             for part in boxes(one, "#title, .words, #steps, .main, #view .panel, .others"):
                 assert 0 <= part[0] < part[2] <= wide and 0 <= part[1] < part[3] <= high, (step, answered)
-            turn_stage(one, on=True)
+            one.page.keyboard.press("p")
+            assert one.page.locator("#strip").is_visible()
             [(_, strip, *_)], buttons = boxes(one, "#strip"), boxes(one, "#strip button")
             assert all(x0 >= 0 and x1 <= wide for x0, _, x1, _ in buttons)
             assert all(
                 right <= wide and bottom <= strip
                 for _, _, right, bottom in boxes(one, "#title, .words, .main, .others")
             ), (step, answered)
-            turn_stage(one, on=False)
+            one.page.keyboard.press("p")
+            assert not one.page.locator("#strip").is_visible()
 
 
 @pytest.mark.parametrize("view", VIEWS)

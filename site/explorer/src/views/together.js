@@ -82,11 +82,12 @@ function mount(root, first, changed, now) {
     counts: "queries that each key has", keys: "posterior means of the keys", spread: "standard deviations of the keys, root mean square of both coordinates", attention: "attention of the new query",
   });
   const drop = (place) => state.queries.length < 5 && changed({ queries: [...state.queries, [...place]] });
+  const climb = button("top", "Top of the map", () => changed({ tau: rounded(best.tau), sigma: rounded(best.sigma) }));
   const controls = panel("Controls", [
     slider({ name: "tau", label: "Common move, τ", ...strength, on: (tau) => changed({ tau }) }),
     slider({ name: "sigma", label: "Own moves, σ", ...strength, on: (sigma) => changed({ sigma }) }),
     slider({ name: "precision", label: "Precision of a query, α", ...fields.precision, on: (precision) => changed({ precision }) }),
-    button("top", "Top of the map", () => best && changed({ tau: rounded(best.tau), sigma: rounded(best.sigma) })),
+    climb,
     button("drop", "Drop a query at the cross", () => drop(state.query)),
     button("lift", "Take the last query away", () => state.queries.length > 1 && changed({ queries: state.queries.slice(0, -1) })),
   ]);
@@ -151,6 +152,7 @@ function mount(root, first, changed, now) {
 
     const inside = map.clamp([Math.log10(tau), Math.log10(sigma)]);
     map.handles(here, [inside], { name: () => `τ ${short(tau)} and σ ${short(sigma)}`, shape: "dot", on: ([[across, up]]) => changed({ tau: rounded(10 ** across), sigma: rounded(10 ** up) }) });
+    climb.enable(known !== null);
     if (known) drawMap();
     bars(weights, found.attention.map((share, j) => [NAMES[j], share, j]));
 
