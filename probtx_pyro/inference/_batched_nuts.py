@@ -89,9 +89,9 @@ class BatchedNUTS:
     draws : Tensor
         (lane, draw, coordinate), on the CPU.
     statistics : dict
-        (lane, draw) each, on the CPU, by ArviZ's names, as CmdStan defines them: ``lp`` and ``energy``, the Hamiltonian, at the
-        point drawn with the momentum that it had on the trajectory; ``tree_depth``, the doublings completed;
-        ``n_steps``, leapfrog steps; ``acceptance_rate``, their mean acceptance probability; ``step_size``;
+        (lane, draw) each, on the CPU, by ArviZ's names, as CmdStan defines them: ``lp`` and ``energy``, the
+        Hamiltonian, at the point drawn with the momentum that it had on the trajectory; ``tree_depth``, the doublings
+        completed; ``n_steps``, leapfrog steps; ``acceptance_rate``, their mean acceptance probability; ``step_size``;
         ``diverging``.
     """
 

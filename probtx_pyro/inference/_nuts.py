@@ -66,8 +66,8 @@ def nuts(
         each. Independent problems, the leading axes of a posterior that no parameter shares, have trees and step sizes
         of their own.
     num_warmup
-        Adaptation steps before the draws. If None 1000; where more than two chains share what they learn 2000 in all, but
-        no less than 250 each.
+        Adaptation steps before the draws. If None 1000; where more than two chains share what they learn 2000 in all,
+        but no less than 250 each.
     seed
         Fixes every draw to the bit on one device; the global generator is left as it was.
     start

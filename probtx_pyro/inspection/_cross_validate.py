@@ -161,9 +161,9 @@ def cross_validate(
     neighbours at their edges only.
 
     That adapted keys predict held-out queries better does not say that a trained head should have them: they change its
-    attention, which was trained to predict words and not queries. In layer 20 of SmolLM2-135M, keys adapted under priors
-    worth 100, 16 and 1 queries raised the log density of held-out queries and the loss of the model, from 3.278 nats a
-    token to 3.312, 3.454 and 3.605.
+    attention, which was trained to predict words and not queries. In layer 20 of SmolLM2-135M, keys adapted under
+    priors worth 100, 16 and 1 queries raised the log density of held-out queries and the loss of the model, from 3.278
+    nats a token to 3.312, 3.454 and 3.605.
 
     Examples
     --------

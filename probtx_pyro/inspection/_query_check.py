@@ -33,9 +33,9 @@ class _Units(NamedTuple):
     """Numbers of a mixture that statistics need, worked out once for all replicates.
 
     center: mean location of the units, (.., 1, D). columns: ``(-2 x, 1, |x|²)`` of their locations x less the center,
-    where the metric is the plain inner product, (.., D + 2, U). logits: log of the weight of each unit times its density at its location, (.., 1 or
-    Q, U). closed: which units may not be attended to, the same; None where all may. direction: in which locations vary
-    most, (.., D, 1).
+    where the metric is the plain inner product, (.., D + 2, U). logits: log of the weight of each unit times its
+    density at its location, (.., 1 or Q, U). closed: which units may not be attended to, the same; None where all may.
+    direction: in which locations vary most, (.., D, 1).
     """
 
     center: Tensor
@@ -272,8 +272,8 @@ def query_check(
     all.
 
     That the mixture passes says something of its keys only where a control fails: one Gaussian, or the keys of another
-    text. In heads of pretrained models one full Gaussian has had a higher log density than the mixture with one precision,
-    and keys of another text nearly the same as the head's own.
+    text. In heads of pretrained models one full Gaussian has had a higher log density than the mixture with one
+    precision, and keys of another text nearly the same as the head's own.
 
     The best equivalent and the controls are fitted to the queries that are checked. It matches their mean and mean
     square, so "squared norm" passes, and the other p-values are the larger for it; a full Gaussian has more numbers, so

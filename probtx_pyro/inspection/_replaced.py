@@ -27,21 +27,21 @@ def replaced(model: nn.Module, readings: Mapping[str, Reading | Mapping[int, Rea
 
     Every call of ``torch.nn.functional.scaled_dot_product_attention`` in a layer that is named, which is how models of
     Hugging Face attend by default, every call of their ``eager_attention_forward`` there, and every named
-    ``torch.nn.MultiheadAttention`` or layer of `probtx_pyro.nn`, answers by its reading. Queries, keys and masks come as
-    the layer computes them: rotated, repeated for the queries of a group, with those of a cache. The rest of the model
-    runs on as it is, so that a loss inside the block less the loss outside is what the reading costs. Readings are
-    computed in double precision, without gradients and without dropout; weights that a layer returns beside its answers
-    are None, or, of ``eager_attention_forward``, the layer's own.
+    ``torch.nn.MultiheadAttention`` or layer of `probtx_pyro.nn`, answers by its reading. Queries, keys and masks come
+    as the layer computes them: rotated, repeated for the queries of a group, with those of a cache. The rest of the
+    model runs on as it is, so that a loss inside the block less the loss outside is what the reading costs. Readings
+    are computed in double precision, without gradients and without dropout; weights that a layer returns beside its
+    answers are None, or, of ``eager_attention_forward``, the layer's own.
 
     Parameters
     ----------
     model
         The model.
     readings
-        By name of the layer, or a pattern such as ``"model.layers.2*"``: what answers in its place. A formulation answers by its
-        ``expected_outputs``; a function is given the `Captured` of the call, leading axes (batch, head), and returns a formulation,
-        a `Captured` or answers (..., Q, M). For some heads only, a mapping from the number of a head to its reading, which is then
-        given a `Captured` of one head, leading axis (batch).
+        By name of the layer, or a pattern such as ``"model.layers.2*"``: what answers in its place. A formulation
+        answers by its ``expected_outputs``; a function is given the `Captured` of the call, leading axes (batch, head),
+        and returns a formulation, a `Captured` or answers (..., Q, M). For some heads only, a mapping from the number
+        of a head to its reading, which is then given a `Captured` of one head, leading axis (batch).
 
     Yields
     ------

@@ -1,8 +1,8 @@
 """Attention sinks: units that take attention whatever is asked, and how much of it one number a head explains.
 
-A sink of logit s_0 beside others of log-sum-exp ``l_i = log Σ_j exp(s_ij)`` has the mass ``1 / (1 + exp(l_i - s_i0))``. If s_i0
-is the same for every query the sink is a background unit, docs/mathematics.md (2.25). Xiao et al. 2024, *Efficient Streaming
-Language Models with Attention Sinks*, arXiv 2309.17453.
+A sink of logit s_0 beside others of log-sum-exp ``l_i = log Σ_j exp(s_ij)`` has the mass ``1 / (1 + exp(l_i - s_i0))``.
+If s_i0 is the same for every query the sink is a background unit, docs/mathematics.md (2.25). Xiao et al. 2024,
+*Efficient Streaming Language Models with Attention Sinks*, arXiv 2309.17453.
 """
 
 from collections.abc import Mapping
@@ -22,10 +22,12 @@ class Sinks(NamedTuple):
 
     mass: mean attention to the unit.
     key_ratio, value_ratio: norm of its key, and of its value, over the median of the others'; NaN without values.
-    logit: mean of its logit s_0 over the queries. logit_sd: standard deviation. rest_sd: that of the log-sum-exp of the others.
-    explained: share of the variance of the log odds of the mass that is left to the others when s_0 is a constant, at most 1.
-    without, constant_mass, constant_logit: mean total variation of a row of attention where the unit is left out, where its mass is
-        the mean mass, and where its logit is the mean logit.
+    logit: mean of its logit s_0 over the queries. logit_sd: standard deviation. rest_sd: that of the log-sum-exp of the
+        others.
+    explained: share of the variance of the log odds of the mass that is left to the others when s_0 is a constant, at
+        most 1.
+    without, constant_mass, constant_logit: mean total variation of a row of attention where the unit is left out, where
+        its mass is the mean mass, and where its logit is the mean logit.
     unit: which unit.
     dims, coords: names of the head axes, and their labels.
     """
@@ -57,13 +59,14 @@ def sinks(
     Parameters
     ----------
     captured
-        One `Captured`, or what `inspection.capture` returned, with as many heads in every layer: softmax of dot products. The axes named
-        ``batch`` are pooled; what does not count (`Captured.present`) is left out, as are queries to which the unit is closed, or
-        every other one.
+        One `Captured`, or what `inspection.capture` returned, with as many heads in every layer: softmax of dot
+        products. The axes named ``batch`` are pooled; what does not count (`Captured.present`) is left out, as are
+        queries to which the unit is closed, or every other one.
     unit
         Index of the unit: 0 is the first token, where sinks usually are.
     on
-        Other texts of the same heads, on which the constants are tried and everything else is measured; None is the same texts.
+        Other texts of the same heads, on which the constants are tried and everything else is measured; None is the
+        same texts.
 
     Returns
     -------
@@ -72,7 +75,8 @@ def sinks(
     Raises
     ------
     ValueError
-        A unit that is not there, layers or heads that differ, a head without a query that counts, a layer of another kind than softmax.
+        A unit that is not there, layers or heads that differ, a head without a query that counts, a layer of another
+        kind than softmax.
 
     Examples
     --------
@@ -130,7 +134,9 @@ def _of_one(one: Captured, other: Captured, unit: int) -> Sinks:
 
 
 class _Odds(NamedTuple):
-    """A unit's logit and mass, the others' log-sum-exp, and which queries count, (*heads, N) over all N queries of a head."""
+    """A unit's logit and mass, the others' log-sum-exp, and which queries count, (*heads, N) over all N queries of a
+    head.
+    """
 
     logit: Tensor
     rest: Tensor

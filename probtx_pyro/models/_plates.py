@@ -35,7 +35,8 @@ class Plates:
         self.last, self._made = last, dict[str, pyro.plate]()
 
     def enter(self, last: str | None, like: torch.Size | None = None) -> ExitStack:
-        """Enter the leading axes and ``last``, if any; only those along which ``like``, a batch shape, varies, if given.
+        """Enter the leading axes and ``last``, if any; only those along which ``like``, a batch shape, varies, if
+        given.
 
         The leading axes are plates at one place: a program enters them with the same ``last`` or always without.
         """

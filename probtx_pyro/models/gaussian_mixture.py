@@ -408,9 +408,9 @@ class GaussianMixture(GaussianUnits):
         """The mixture with one more unit, the last: attention to nothing, or to an answer that is always there.
 
         It has a prior probability, ``weight``, or a ``logit``. With a logit, attention to the other units is a softmax
-        that may sum to less than one, ``exp(s_ij) / (exp(s_0) + Σ exp(s_ij))``, with the same s_0 in every row, whatever
-        the mask: docs/mathematics.md (2.25). A weight is shared out anew in every row, so that under a causal mask its
-        logit differs from query to query.
+        that may sum to less than one, ``exp(s_ij) / (exp(s_0) + Σ exp(s_ij))``, with the same s_0 in every row,
+        whatever the mask: docs/mathematics.md (2.25). A weight is shared out anew in every row, so that under a causal
+        mask its logit differs from query to query.
 
         Parameters
         ----------

@@ -1,8 +1,9 @@
 """Recursions of memory layers, by chunks of pairs: ``W_t = γ_t W_{t-1} + u_t g_t'`` with gains g (F,) of keys alone.
 
-Where u is the value, W sums; where it is the value's error, ``v_t - γ_t W_{t-1} φ_t``, W is corrected, and a chunk costs
-one unit-triangular solve (the delta rule, and Kalman filters of any gain). Shapes: features, gains and queries (..., T,
-F), values (..., T, M), strengths β_t and log γ_t (..., T), a memory (..., M, F). docs/mathematics.md, section 8.3.
+Where u is the value, W sums; where it is the value's error, ``v_t - γ_t W_{t-1} φ_t``, W is corrected, and a chunk
+costs one unit-triangular solve (the delta rule, and Kalman filters of any gain). Shapes: features, gains and queries
+(..., T, F), values (..., T, M), strengths β_t and log γ_t (..., T), a memory (..., M, F). docs/mathematics.md, section
+8.3.
 """
 
 from collections.abc import Callable

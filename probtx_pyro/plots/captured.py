@@ -108,15 +108,16 @@ def sinks(
     constant_logit: "ArrayLike | None" = None,
     labels: Sequence | None = None,
 ) -> Figure:
-    """Show where attention sinks are, a grid of layers and heads, and how far a constant mass and a constant logit are from them.
+    """Show where attention sinks are, a grid of layers and heads, and how far a constant mass and a constant logit are
+    from them.
 
     Parameters
     ----------
     mass
         The result of `inspection.sinks`, which brings the rest; or the mass of the unit by head, (layer, head).
     constant_mass, constant_logit
-        Total variation of attention from what each predicts, (layer, head): the medians over heads are drawn, in a band from the
-        first to the last quartile.
+        Total variation of attention from what each predicts, (layer, head): the medians over heads are drawn, in a band
+        from the first to the last quartile.
     labels
         Of the layers; None is their numbers.
 

@@ -1,10 +1,10 @@
 """Is a predictive function that of a posterior: a check that needs no posterior to compare with.
 
-Let p_n be the predictive distribution after n observations, and p_{n+1}(. | y) that after one more, y. If there is a model
-of exchangeable observations of which p_n is the posterior predictive, then what p_{n+1} says is, on average over a y drawn
-from p_n itself, what p_n says: predictions are a martingale. Fong, Holmes & Walker 2023, *Martingale posterior
-distributions*; Falck, Wang & Holmes 2024, *Is in-context learning in large language models Bayesian? A martingale
-perspective*. And no order of the observations is preferred.
+Let p_n be the predictive distribution after n observations, and p_{n+1}(. | y) that after one more, y. If there is a
+model of exchangeable observations of which p_n is the posterior predictive, then what p_{n+1} says is, on average over
+a y drawn from p_n itself, what p_n says: predictions are a martingale. Fong, Holmes & Walker 2023, *Martingale
+posterior distributions*; Falck, Wang & Holmes 2024, *Is in-context learning in large language models Bayesian? A
+martingale perspective*. And no order of the observations is preferred.
 """
 
 import math
@@ -29,11 +29,12 @@ class MartingaleCheck(NamedTuple):
     """Drifts of predictions, by functions of what is predicted.
 
     drifts: by function, (context,): how much its expectation rises by one observation drawn from the prediction, on
-    average over the draws. covariance: of the mean drifts over contexts, by the spread between the draws of each context,
-    (function, function). num_draws: of each context. distances: total variation between the prediction and the average of
-    the next one over every outcome, (context,), without Monte Carlo error; None where the outcomes cannot be listed.
-    order_spread: standard deviation of log p(y) over orders of the context, on average over y drawn from the prediction,
-    in nats, (context,); None where no orders were asked for.
+    average over the draws. covariance: of the mean drifts over contexts, by the spread between the draws of each
+    context, (function, function). num_draws: of each context. distances: total variation between the prediction and the
+    average of the next one over every outcome, (context,), without Monte Carlo error; None where the outcomes cannot be
+    listed.
+    order_spread: standard deviation of log p(y) over orders of the context, on average over y drawn from the
+    prediction, in nats, (context,); None where no orders were asked for.
     """
 
     drifts: dict[str, Array]
@@ -58,8 +59,8 @@ class MartingaleCheck(NamedTuple):
 
     @property
     def p_value(self) -> float:
-        """The chance of a z-score as large as the largest, of all functions together, where predictions are a martingale:
-        by the correlations of the z-scores, normal for many draws in all.
+        """The chance of a z-score as large as the largest, of all functions together, where predictions are a
+        martingale: by the correlations of the z-scores, normal for many draws in all.
         """
         largest = max(map(abs, self.z_scores.values()))
         errors = np.sqrt(np.diag(self.covariance))
@@ -91,8 +92,8 @@ _REFERENCES = 64  # draws that densities are ranked among
 
 
 def confidence(observed: Tensor, now: Distribution, y: Tensor) -> Tensor:
-    """Return ``log p_n(y)``, or, where outcomes cannot be listed, the share of draws from p_n that are less probable than y less
-    the share of the others, which no tail of p_n can spoil: its drift is the growth of confidence.
+    """Return ``log p_n(y)``, or, where outcomes cannot be listed, the share of draws from p_n that are less probable
+    than y less the share of the others, which no tail of p_n can spoil: its drift is the growth of confidence.
 
     Parameters
     ----------
@@ -107,8 +108,8 @@ def confidence(observed: Tensor, now: Distribution, y: Tensor) -> Tensor:
 
 
 def nearness(observed: Tensor, now: Distribution, y: Tensor) -> Tensor:
-    """Return whether y is the last observation again, or, of real numbers, on which side of the mean it lies, 1 for that of the
-    last observation, -1 for the other: its drift is the weight that the last observation loses.
+    """Return whether y is the last observation again, or, of real numbers, on which side of the mean it lies, 1 for
+    that of the last observation, -1 for the other: its drift is the weight that the last observation loses.
 
     Parameters
     ----------
@@ -147,7 +148,8 @@ def martingale_check(
     predict
         ``predict(observed)``: from observations (N, n, *event) to a `torch.distributions.Distribution` of the next one,
         batch shape (N,); a network's output in `Categorical`, or a posterior predictive. With ``inputs``
-        ``predict(observed, inputs, asked)``: inputs (N, n, ...) of the observations, and that of the next one, (N, ...).
+        ``predict(observed, inputs, asked)``: inputs (N, n, ...) of the observations, and that of the next one, (N,
+        ...).
     observed
         Contexts (context, n, *event), n 1 or more. Several hundred contexts of a handful of observations see most.
     inputs
@@ -175,10 +177,10 @@ def martingale_check(
 
     Notes
     -----
-    The check finds faults, it proves nothing: a martingale need not be a posterior's, and a posterior's model need not be
-    the true one (a normal prediction with all variances multiplied by one number is the posterior's of another model).
-    Where the model is none of exchangeable observations (a hidden Markov model), the next observation but one is not
-    distributed as the next.
+    The check finds faults, it proves nothing: a martingale need not be a posterior's, and a posterior's model need not
+    be the true one (a normal prediction with all variances multiplied by one number is the posterior's of another
+    model). Where the model is none of exchangeable observations (a hidden Markov model), the next observation but one
+    is not distributed as the next.
 
     Examples
     --------
@@ -219,7 +221,9 @@ def martingale_check(
 
 
 def _sum(terms: Tensor) -> Tensor:
-    """Sum over the first axis, 0 where it is no more than rounding: drifts that are 0 on paper have no spread to compare with."""
+    """Sum over the first axis, 0 where it is no more than rounding: drifts that are 0 on paper have no spread to
+    compare with.
+    """
     total, rounding = terms.sum(0), 64 * torch.finfo(terms.dtype).eps * terms.abs().sum(0)
     return torch.where(rounding.isfinite() & (total.abs() <= rounding), 0.0, total)
 
@@ -232,14 +236,16 @@ def _differences(
     num_orders: int,
     functions: Mapping[str, Function],
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """Return for some contexts what each function's expectation rises by, (function, draw, context), and the distances and
-    spreads over orders, (context,); arguments as in `martingale_check`.
+    """Return for some contexts what each function's expectation rises by, (function, draw, context), and the distances
+    and spreads over orders, (context,); arguments as in `martingale_check`.
     """
     contexts, length = observed.shape[:2]
     rows = torch.arange(contexts, device=observed.device)
 
     def ask(observed: Tensor, place: int, order: Tensor | None = None) -> Distribution:
-        """The prediction at the input of a place, after observations (times context, n, *event) in an order (context, n)."""
+        """The prediction at the input of a place, after observations (times context, n, *event) in an order (context,
+        n).
+        """
         given = [observed]
         if inputs is not None:
             repeated = inputs.repeat(len(observed) // contexts, *[1] * (inputs.ndim - 1))

@@ -1,4 +1,6 @@
-"""The guided run behind ``probtx tour``: beginnings of the course's notebooks, executed, as one page with their figures."""
+"""The guided run behind ``probtx tour``: beginnings of the course's notebooks, executed, as one page with their
+figures.
+"""
 
 import asyncio
 import os
@@ -177,8 +179,8 @@ def opening(notebook: NotebookNode, heading: str) -> list[NotebookNode]:
 
 
 def page(name: str, chapter: Sequence[NotebookNode], out: Path, explorer: str = "") -> str:
-    """Return a chapter as HTML: its text, and between texts the code that the notebook shows, what its cells have shown,
-    the claims about it that were checked, and the rest of the code, folded; last, where to go on.
+    """Return a chapter as HTML: its text, and between texts the code that the notebook shows, what its cells have
+    shown, the claims about it that were checked, and the rest of the code, folded; last, where to go on.
     """
     parts = list[str]()
     for kind, group in groupby(chapter, lambda cell: cell.cell_type):

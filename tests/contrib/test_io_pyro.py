@@ -8,6 +8,7 @@ import pyro
 import pytest
 import torch
 import xarray
+from arviz_versions import dataset
 from pyro import poutine
 from pyro.distributions import Bernoulli, Gamma, Normal, Poisson
 from pyro.infer import HMC, MCMC, NUTS, Predictive, RandomWalkKernel
@@ -15,7 +16,6 @@ from pyro.infer.reparam import LocScaleReparam
 from scipy import stats
 
 from probtx_pyro import results
-from probtx_pyro.results._arviz import dataset
 
 pytest.importorskip("arviz_base", reason="arviz-base is missing: pip install arviz-base")
 

@@ -7,9 +7,10 @@ import re
 from collections import Counter
 from pathlib import Path
 
+import conllu
 import pytest
 
-from probtx_pyro.data.conllu import COLUMNS, Sentence, read_conllu, write_conllu
+from probtx_pyro.data.conllu import COLUMNS, PUBLISHED, Sentence, read_conllu, write_conllu
 
 # Line 1 and 2 are comments; the multiword token is line 5, the empty node line 9; words 1..5 stand on lines 3, 4, 6, 7, 8.
 GOOD = """\
@@ -321,3 +322,16 @@ def test_english_web_treebank_to_the_byte(tmp_path):
     write_conllu(sentences, tmp_path / "dev.conllu")
     assert (tmp_path / "dev.conllu").read_bytes() == gzip.decompress(path.read_bytes())
     assert (len(sentences), sum(len(sentence.words) for sentence in sentences)) == (2001, 25147)
+
+
+def test_the_treebank_of_the_package_reads_as_by_a_peer():
+    """The package ``conllu``: words, tags, heads and relations of every sentence, multiword tokens and empty nodes apart."""
+    path = Path(PUBLISHED["small"]["train"])
+    with path.open(encoding="utf-8") as file:
+        theirs = [[word for word in one if isinstance(word["id"], int)] for one in conllu.parse_incr(file)]
+    ours = read_conllu(path)
+    assert len(ours) == len(theirs)
+    for one, words in zip(ours, theirs, strict=True):
+        assert list(zip(one.words, one.lemmas, one.upos, one.xpos, one.heads, one.relations, strict=True)) == [
+            (x["form"], x["lemma"], x["upos"], x["xpos"] or "_", x["head"], x["deprel"]) for x in words
+        ]

@@ -1,5 +1,6 @@
 """Maps onto the simplex against their definition, found by bisection, and against autograd of their conjugates."""
 
+import entmax as authors
 import pytest
 import torch
 from hypothesis import given, settings
@@ -29,6 +30,17 @@ def by_bisection(scores, alpha):
 def test_each_map_maximises_score_plus_entropy(name, scores):
     z = torch.tensor(scores, dtype=torch.float64)
     assert (ENTMAX[name].function(z) - by_bisection(z, POWERS[name])).abs().max() < 1e-9  # bisection ends at 1e-15 in τ
+
+
+@pytest.mark.parametrize("name", POWERS)
+def test_maps_and_gradients_are_those_of_the_authors(name):
+    """The package ``entmax``, in whose place ours stands: a row without units and `torch.func` fail there."""
+    z = (3 * torch.randn(200, 9, generator=generator(3))).requires_grad_()
+    z.data[::2, 4] = -torch.inf
+    weight = torch.randn(200, 9, generator=generator(4))
+    ours, theirs = ENTMAX[name].function(z), getattr(authors, name)(z, dim=-1)
+    assert_equal(ours, theirs)
+    assert_equal(*(torch.autograd.grad((p * weight).sum(), z)[0] for p in (ours, theirs)), operations=512)
 
 
 @pytest.mark.parametrize("name", ENTMAX)

@@ -275,10 +275,10 @@ class MemoryClassifier(ClassifierMixin, BaseEstimator):
         """Learn from more points and labels.
 
         With one unit a class the memory is that of `fit` from all points at once, up to rounding. With several, as with
-        ``"auto"``, earlier points stay assigned to units as they are, and count as a conjugate prior; a class with fewer
-        units than it may have gets others. With ``"all"`` every point is kept. Temperature and held-out evidence are found anew each
-        time, of points that are kept: all, or 10,000 drawn evenly from all so far, each of which is asked of a memory
-        that was learned without it.
+        ``"auto"``, earlier points stay assigned to units as they are, and count as a conjugate prior; a class with
+        fewer units than it may have gets others. With ``"all"`` every point is kept. Temperature and held-out evidence
+        are found anew each time, of points that are kept: all, or 10,000 drawn evenly from all so far, each of which is
+        asked of a memory that was learned without it.
 
         Parameters
         ----------

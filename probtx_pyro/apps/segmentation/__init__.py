@@ -9,13 +9,13 @@ about its cell, which is a log prior of -inf for all others.
 
 **The classes of the units are a Potts field** (`InteractiveSegmenter.field`, a Pyro program; `models.PottsField`):
 ``p(z) ∝ exp(Σ_j h_j(z_j) + Σ_jk λ w_jk [z_j = z_k])`` over units that touch, marked units known. Its mean field is
-attention of a unit over its neighbours, keys their colours: ``w_jk = border_jk exp(-½ |c_j - c_k|²/σ²)``, σ² the mean of
-these squares. Three sources of evidence meet in it:
+attention of a unit over its neighbours, keys their colours: ``w_jk = border_jk exp(-½ |c_j - c_k|²/σ²)``, σ² the mean
+of these squares. Three sources of evidence meet in it:
 
 1. *Paths.* A hop between neighbours has the length ``|c_j - c_k|`` and a constant; D_jc is the length of the shortest
-   path from a mark of class c, and ``h_j(c) = -γ D_jc / (D_j(1) + D_j(2))``, the two smallest below the line: how far is
-   counted in the distance between the nearest marks of two classes. A class may also come from outside the frame, at a
-   price: the length to the frame, a constant, and ``-log`` the probability that it is the background.
+   path from a mark of class c, and ``h_j(c) = -γ D_jc / (D_j(1) + D_j(2))``, the two smallest below the line: how far
+   is counted in the distance between the nearest marks of two classes. A class may also come from outside the frame, at
+   a price: the length to the frame, a constant, and ``-log`` the probability that it is the background.
 2. *Colours.* The colours of all units are a mixture of Gaussians with metrics of their own under a Wishart prior
    (`_units.mix_colours`), fitted once. A class has weights over these colour units, their mode under a Dirichlet prior
    about the weights of the picture, given the units that are marked and, less, those that the field believes in; so
@@ -45,9 +45,10 @@ that does not reach the frame, name it (``background=``).
 
 References
 ----------
-Movellan & Gabbur 2020, *Probabilistic Transformers*, arXiv 2010.15583 (attention of pixels to units); Rother, Kolmogorov
-& Blake 2004, *GrabCut* (colour mixtures and agreement of neighbours); Bai & Sapiro 2007, *A geodesic framework for fast
-interactive image and video segmentation* (paths as distances to marks); Achanta et al. 2012, *SLIC superpixels* (units).
+Movellan & Gabbur 2020, *Probabilistic Transformers*, arXiv 2010.15583 (attention of pixels to units); Rother,
+Kolmogorov & Blake 2004, *GrabCut* (colour mixtures and agreement of neighbours); Bai & Sapiro 2007, *A geodesic
+framework for fast interactive image and video segmentation* (paths as distances to marks); Achanta et al. 2012, *SLIC
+superpixels* (units).
 """
 
 from probtx_pyro.apps.segmentation._clicks import (

@@ -140,8 +140,9 @@ class InteractiveSegmenter:
             mark changes the mask only to its own class, only about itself, and only as far as it lies in the middle of
             what changes (`after` in this file). Without it the answer depends on the marks alone, not on their order.
         background
-            The class that goes on outside the frame, 0 for none. If None, each class may, by how far its marks lie from the
-            middle of the picture and how like the colours along the frame they are, or as the previous answer had it.
+            The class that goes on outside the frame, 0 for none. If None, each class may, by how far its marks lie from
+            the middle of the picture and how like the colours along the frame they are, or as the previous answer had
+            it.
 
         Raises
         ------
@@ -176,8 +177,8 @@ class InteractiveSegmenter:
     def field(self, marks: np.ndarray, background: int | None = None) -> PottsField:
         """The field of the units' classes given the marks, whose mean field `segment` answers with: a Pyro program.
 
-        Places are units, `units.home` being that of each pixel; labels are the classes in ascending order. What is known
-        is in the potentials: a marked unit has one class. Parameters and errors as in `segment`.
+        Places are units, `units.home` being that of each pixel; labels are the classes in ascending order. What is
+        known is in the potentials: a marked unit has one class. Parameters and errors as in `segment`.
         """
         given = self._given(marks, None, background)
         return self._field(given.told, given.outside)
@@ -319,7 +320,8 @@ class InteractiveSegmenter:
 
 
 def averaged(image: np.ndarray, stride: int) -> np.ndarray:
-    """Return the means of squares of ``stride`` x ``stride`` pixels, (h, w, ...); beyond the frame the last pixel counts.
+    """Return the means of squares of ``stride`` x ``stride`` pixels, (h, w, ...); beyond the frame the last pixel
+    counts.
 
     >>> averaged(np.arange(12, dtype=np.uint8).reshape(3, 4), 2).tolist()
     [[2, 4], [8, 10]]
@@ -372,10 +374,10 @@ _AHEAD = 0.8  # the class that stays has (1 + 0.8) / 2 of what both have
 def after(before: np.ndarray, found: np.ndarray, fresh: np.ndarray, settings: SegmentationSettings) -> np.ndarray:
     """Return the answer after new marks, given the one before them.
 
-    The belief is ``p_i ∝ sqrt(before_i) found_i``. Three rules bound what a mark of class c changes in the mask. It turns
-    pixels to c and to nothing else. It turns those that one piece with the mark holds, of the pixels where p_ic > τ.
-    And it lies in the middle of that piece, since people click in the middle of what is wrong: τ is the least of a few
-    values for which the deepest pixel of the piece is at most κ times as deep as the mark (depth: distance from the
+    The belief is ``p_i ∝ sqrt(before_i) found_i``. Three rules bound what a mark of class c changes in the mask. It
+    turns pixels to c and to nothing else. It turns those that one piece with the mark holds, of the pixels where p_ic >
+    τ. And it lies in the middle of that piece, since people click in the middle of what is wrong: τ is the least of a
+    few values for which the deepest pixel of the piece is at most κ times as deep as the mark (depth: distance from the
     border of the piece, the frame being one); where that is less, or no τ does, the piece of the least τ is taken, and
     ends at the mark's depth about it. Elsewhere, where the belief would change the class, the one before stays, and
     gets nine tenths of what both have.
