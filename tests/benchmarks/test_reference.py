@@ -5,10 +5,13 @@ import json
 import math
 
 import numpy as np
+import oracles_crf
 import pytest
-from oracles_crf import choices, log_joint
+import torch
+from pyro import poutine
+from scipy import stats
 from scipy.special import logsumexp
-from tolerances import FALSE_ALARM_RATE
+from tolerances import FALSE_ALARM_RATE, assert_equal
 
 from benchmarks.reference import comparison, posteriors
 from benchmarks.reference.posteriors import POSTERIORS
@@ -77,9 +80,9 @@ def test_labels_and_heads_by_loops():
     }
     p["split"] = False
     table = {
-        (labels, heads): log_joint(p, labels, heads)
+        (labels, heads): oracles_crf.log_joint(p, labels, heads)
         for labels in itertools.product(range(2), repeat=3)
-        for heads in itertools.product(*(slots for _, _, slots in choices(p)))
+        for heads in itertools.product(*(slots for _, _, slots in oracles_crf.choices(p)))
     }
     draws = posteriors.exact(crf, 10_000, 0)
     seen = [(tuple(y), tuple(h[0])) for y, h in zip(draws["label"].tolist(), draws["head"].tolist(), strict=True)]
@@ -131,6 +134,52 @@ def test_a_wrong_posterior_is_far(monkeypatch):
     wrong = {k: x[None] for k, x in posteriors.exact(posterior._replace(spread=0.35), 1000, 99).items()}
     assert comparison.measured("one mode", right)["distance"] < 5 < comparison.measured("one mode", wrong)["distance"]
     comparison.yardstick.cache_clear()
+
+
+def log_joint(posterior, draw):
+    """Log density of what is unknown and of the queries, assignments summed out, by a loop over scalars."""
+    spread, units = draw.get("spread", posterior.spread), len(posterior.means)
+    alpha = np.broadcast_to(draw.get("key_precision", posterior.precision), units)
+    weights = draw.get("weights", np.full(units, 1 / units))
+    total = stats.norm.logpdf(draw["keys"], posterior.means, spread).sum()
+    total += stats.lognorm.logpdf(spread, 1.0) if "spread" in draw else 0.0
+    total += stats.gamma.logpdf(draw["key_precision"], 3.0).sum() if "key_precision" in draw else 0.0
+    total += stats.dirichlet.logpdf(weights, np.ones(units)) if "weights" in draw else 0.0
+    for query in posterior.queries:
+        density = 0.0
+        for key, precision, weight in zip(draw["keys"], alpha, weights, strict=True):
+            density += weight * math.prod(
+                math.sqrt(precision / (2 * math.pi)) * math.exp(-0.5 * precision * (x - y) ** 2)
+                for x, y in zip(query, key, strict=True)
+            )
+        total += math.log(density)
+    return total
+
+
+@pytest.mark.parametrize("name", MIXTURES)
+def test_our_program_has_the_density_of_the_reference(name):
+    given, data = comparison.program(name)
+    draws = posteriors.exact(POSTERIORS[name], 5, 4)
+    for i in range(5):
+        draw = {site: x[i] for site, x in draws.items()}
+        values = {
+            site: torch.tensor(x).view(1, -1) if site == "weights" else torch.tensor(x) for site, x in draw.items()
+        }
+        found = poutine.trace(poutine.condition(given, values)).get_trace(*data).log_prob_sum()
+        assert_equal(found, torch.tensor(log_joint(POSTERIORS[name], draw)).to(found))
+
+
+@pytest.mark.slow  # JAX compiles each operation
+def test_the_program_of_numpyro_has_the_density_of_the_reference():
+    util = pytest.importorskip("numpyro.infer.util", reason="numpyro is missing: pip install numpyro")
+    for name in MIXTURES:
+        model = comparison._numpyro_sampler(name, 1).sampler.model
+        draws = posteriors.exact(POSTERIORS[name], 2, 4)
+        for i in range(2):
+            draw = {site: x[i] for site, x in draws.items()}
+            found, _ = util.log_density(model, (), {}, draw)
+            expected = torch.tensor(log_joint(POSTERIORS[name], draw), dtype=torch.float32)
+            assert_equal(torch.tensor(float(found), dtype=torch.float32), expected)
 
 
 def test_a_refusal_is_a_result(monkeypatch):
