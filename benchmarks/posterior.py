@@ -90,7 +90,7 @@ def pyro_nuts(posed: Problem, free: bool, draws: int, warmup: int) -> Callable[[
 
 
 def numpyro_nuts(posed: Problem, free: bool, chains: int, draws: int, warmup: int) -> Callable[[int], Arrays]:
-    """A sampler that has been compiled: called again with another seed it compiles nothing."""
+    """A sampler that has been compiled as a whole: ``MCMC.run`` alone compiles its loops again whenever it is called."""
     import jax
     import jax.numpy as jnp
     import numpyro
@@ -111,14 +111,18 @@ def numpyro_nuts(posed: Problem, free: bool, chains: int, draws: int, warmup: in
         log_joint = -0.5 * precision * square + 0.5 * FEATURES * jnp.log(precision / (2 * np.pi)) - np.log(UNITS)
         numpyro.factor("queries", jax.scipy.special.logsumexp(log_joint, -1).sum())
 
-    sampler = MCMC(
-        NUTS(model, init_strategy=init_to_value(values=start)), num_warmup=warmup, num_samples=draws, num_chains=chains,
-        chain_method="vectorized" if chains > 1 else "sequential", progress_bar=False,
-    )  # fmt: skip
+    @jax.jit
+    def compiled(key: Any) -> Arrays:
+        sampler = MCMC(
+            NUTS(model, init_strategy=init_to_value(values=start)), num_warmup=warmup, num_samples=draws, num_chains=chains,
+            chain_method="vectorized" if chains > 1 else "sequential", progress_bar=False,
+        )  # fmt: skip
+        sampler.run(key)
+        found: Arrays = sampler.get_samples(group_by_chain=True)
+        return found
 
     def run(seed: int) -> Arrays:
-        sampler.run(jax.random.PRNGKey(seed))
-        return {name: np.asarray(x) for name, x in sampler.get_samples(group_by_chain=True).items()}
+        return {name: np.asarray(x) for name, x in compiled(jax.random.PRNGKey(seed)).items()}
 
     run(99)  # compiles
     return run

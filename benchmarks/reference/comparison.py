@@ -25,7 +25,7 @@ import argparse
 import json
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache, partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -101,13 +101,30 @@ def pyro_nuts(name: str, seed: int, scale: int) -> Chains:
 def numpyro_nuts(name: str, seed: int, scale: int) -> Chains:
     import jax
 
-    sampler = _numpyro_sampler(name, scale)
-    sampler.run(jax.random.PRNGKey(seed))
-    return _numbers(sampler.get_samples(group_by_chain=True))
+    return _numbers(_numpyro_sampler(name, scale)(jax.random.PRNGKey(seed)))
 
 
 @cache
-def _numpyro_sampler(name: str, scale: int) -> Any:
+def _numpyro_sampler(name: str, scale: int) -> Callable[[Any], Mapping[str, Any]]:
+    """A run by its random key, compiled as a whole: ``MCMC.run`` alone compiles its loops again whenever it is called."""
+    import jax
+    from numpyro.infer import MCMC
+    from numpyro.infer import NUTS as Kernel
+
+    @jax.jit
+    def run(key: Any) -> Mapping[str, Any]:
+        sampler = MCMC(
+            Kernel(numpyro_program(name)), num_warmup=500 // scale, num_samples=1000 // scale, num_chains=4,
+            chain_method="vectorized", progress_bar=False,
+        )  # fmt: skip
+        sampler.run(key)
+        return sampler.get_samples(group_by_chain=True)
+
+    return run
+
+
+def numpyro_program(name: str) -> Callable[[], None]:
+    """A posterior as a program of NumPyro."""
     import jax
     import jax.numpy as jnp
     import numpyro
@@ -131,10 +148,7 @@ def _numpyro_sampler(name: str, scale: int) -> Any:
         log_joint = 0.5 * size * jnp.log(alpha / (2 * jnp.pi)) - 0.5 * alpha * square + jnp.log(weights)
         numpyro.factor("queries", jax.scipy.special.logsumexp(log_joint, -1).sum())
 
-    return numpyro.infer.MCMC(
-        numpyro.infer.NUTS(model), num_warmup=500 // scale, num_samples=1000 // scale, num_chains=4,
-        chain_method="vectorized", progress_bar=False,
-    )  # fmt: skip
+    return model
 
 
 def _numbers(samples: Any) -> Chains:

@@ -13,6 +13,7 @@ from scipy import stats
 from scipy.special import logsumexp
 from tolerances import FALSE_ALARM_RATE, assert_equal
 
+from benchmarks import posterior
 from benchmarks.reference import comparison, posteriors
 from benchmarks.reference.posteriors import POSTERIORS
 
@@ -173,7 +174,7 @@ def test_our_program_has_the_density_of_the_reference(name):
 def test_the_program_of_numpyro_has_the_density_of_the_reference():
     util = pytest.importorskip("numpyro.infer.util", reason="numpyro is missing: pip install numpyro")
     for name in MIXTURES:
-        model = comparison._numpyro_sampler(name, 1).sampler.model
+        model = comparison.numpyro_program(name)
         draws = posteriors.exact(POSTERIORS[name], 2, 4)
         for i in range(2):
             draw = {site: x[i] for site, x in draws.items()}
@@ -190,9 +191,72 @@ def test_a_refusal_is_a_result(monkeypatch):
     assert comparison.one_run("two names", "guide laplace", 0, timed=False)["refused"] == "no maximum"
 
 
+def test_what_is_kept_is_not_run_again_but_for_its_time(monkeypatch, tmp_path):
+    calls = []
+
+    def draws(name, seed, scale):
+        calls.append((name, seed))
+        return {k: x[None] for k, x in posteriors.exact(POSTERIORS[name], 50, 99 + seed).items()}
+
+    monkeypatch.setattr(comparison, "FLOOR", 2)
+    monkeypatch.setattr(comparison, "FOLDER", tmp_path)
+    monkeypatch.setattr(comparison, "write_tables", lambda *_: None)
+    monkeypatch.setattr(comparison, "METHODS", {"NUTS": draws, "NumPyro NUTS": draws})
+    comparison.yardstick.cache_clear()
+    given = ["--only", "one mode", "--method", "NUTS"]
+    comparison.main(given)
+    (tmp_path / "one-mode-nuts-seed-1.json").unlink()  # as if killed before it
+    comparison.main(given)
+    assert calls == [("one mode", seed) for seed in (0, 1, 2, 1)]
+    for _ in range(2):
+        comparison.main([*given, "--timed"])
+    assert calls[4:] == [("one mode", 0)]
+    assert ["seconds" in row for row in comparison.rows()] == [True, False, False]
+    comparison.one_run("one mode", "NumPyro NUTS", 0, timed=True)
+    assert len(calls) == 7  # once to compile
+    comparison.yardstick.cache_clear()
+
+
+def test_draws_that_are_far_from_the_posterior_have_no_speed(monkeypatch, tmp_path):
+    row = {
+        "posterior": "one mode",
+        "seed": 0,
+        "floor": 1.0,
+        "largest of the floor": 2.0,
+        "ESS": 600.0,
+        "R-hat": None,
+        "seconds": 2.0,
+    }
+    for method, distance in (("NUTS", 3.9), ("Pyro NUTS", 4.1)):
+        (tmp_path / f"{method}.json").write_text(json.dumps(row | {"method": method, "distance": distance}))
+    monkeypatch.setattr(comparison, "FOLDER", tmp_path)
+    assert comparison.report_tables()["speed"][2] == "| one mode | 300 |  |  |  |  |  | far |  |"
+
+
+def test_a_run_of_the_sampler_benchmark_is_kept_and_not_made_again(monkeypatch, tmp_path):
+    random = np.random.default_rng(0)
+
+    def sample(seed):
+        made.append(seed)
+        return {"keys": random.normal(size=(2, 20, 8, 2))}
+
+    made: list[int] = []
+    monkeypatch.setattr(posterior, "FOLDER", tmp_path)
+    monkeypatch.setattr(posterior, "write_tables", lambda *_: None)
+    monkeypatch.setattr(posterior, "samplers", lambda case, scale: {"NUTS, 4 chains": lambda: sample})
+    posterior.main(["--case", "conjugate"])
+    posterior.kept("conjugate", "NUTS, 4 chains", 1).unlink()
+    posterior.main(["--case", "conjugate"])
+    assert made == [0, 1, 2, 1]
+    assert [row["seed"] for row in posterior.rows()] == [0, 1, 2]
+    assert len(posterior.report_tables()["samplers"]) == 3
+
+
 @pytest.mark.parametrize("method", [
-    "Gibbs, 16 chains", *(pytest.param(x, marks=pytest.mark.slow) for x in ("NUTS", "guide normal", "Pyro NUTS")),
+    "Gibbs, 16 chains", *(pytest.param(x, marks=pytest.mark.slow) for x in ("NUTS", "guide normal", "Pyro NUTS", "NumPyro NUTS")),
 ])  # fmt: skip
 def test_a_quick_run_of_a_method(method):
+    if method in comparison.COMPILED:
+        pytest.importorskip("numpyro", reason="numpyro is missing: pip install numpyro")
     row = comparison.one_run("two names", method, 0, timed=False, scale=20)
     assert math.isfinite(row["distance"]) and row["ESS"] > 1 and "seconds" not in row
