@@ -35,6 +35,7 @@ UNITS, FEATURES, QUERIES, PRIOR_PRECISION, PRECISION, SPREAD = 8, 2, 200, 4.0, 4
 CASES = {"conjugate": False, "not conjugate": True}  # whether precisions have a prior
 FOLDER, SEEDS = RESULTS / "posterior", (0, 1, 2)
 Arrays = Mapping[str, np.ndarray]
+Run = Callable[[int], Arrays]  # draws by a seed
 
 
 class Problem(NamedTuple):
@@ -57,9 +58,7 @@ def bayesian(posed: Problem, free: bool) -> models.Bayesian:
     return models.bayesian(mixture, keys=Normal(posed.keys, PRIOR_PRECISION**-0.5), **priors)
 
 
-def ours(
-    sampler: Callable[..., inference.Draws], posed: Problem, free: bool, **options: Any
-) -> Callable[[int], Arrays]:
+def ours(sampler: Callable[..., inference.Draws], posed: Problem, free: bool, **options: Any) -> Run:
     def run(seed: int) -> Arrays:
         draws = sampler(bayesian(posed, free), posed.queries, seed=seed, progress=False, **options)
         return {name: x.numpy() for name, x in draws.samples.items()} | {
@@ -69,7 +68,7 @@ def ours(
     return run
 
 
-def pyro_nuts(posed: Problem, free: bool, draws: int, warmup: int) -> Callable[[int], Arrays]:
+def pyro_nuts(posed: Problem, free: bool, draws: int, warmup: int) -> Run:
     def run(seed: int) -> Arrays:
         torch.manual_seed(seed)
         start = {
@@ -89,7 +88,7 @@ def pyro_nuts(posed: Problem, free: bool, draws: int, warmup: int) -> Callable[[
     return run
 
 
-def numpyro_nuts(posed: Problem, free: bool, chains: int, draws: int, warmup: int) -> Callable[[int], Arrays]:
+def numpyro_nuts(posed: Problem, free: bool, chains: int, draws: int, warmup: int) -> Run:
     """A sampler that has been compiled as a whole: ``MCMC.run`` alone compiles its loops again whenever it is called."""
     import jax
     import jax.numpy as jnp
@@ -128,7 +127,7 @@ def numpyro_nuts(posed: Problem, free: bool, chains: int, draws: int, warmup: in
     return run
 
 
-def measured(case: str, name: str, run: Callable[[int], Arrays], seed: int) -> dict[str, Any]:
+def measured(case: str, name: str, run: Run, seed: int) -> dict[str, Any]:
     start = time.perf_counter()
     draws = dict(run(seed))
     seconds = time.perf_counter() - start
@@ -151,18 +150,18 @@ def measured(case: str, name: str, run: Callable[[int], Arrays], seed: int) -> d
     return row
 
 
-def samplers(case: str, scale: int) -> dict[str, Callable[[], Callable[[int], Arrays]]]:
+def samplers(case: str, scale: int) -> dict[str, Callable[[], Run]]:
     """Makers of the samplers of one case, by name; that of NumPyro compiles."""
     free = CASES[case]
     single = Problem(*(x.float() for x in problem()))
     double = Problem(*(x.double() for x in problem()))
     draws, warmup = 1000 // scale, 500 // scale
 
-    def nuts(posed: Problem, chains: int) -> Callable[[], Callable[[int], Arrays]]:
+    def nuts(posed: Problem, chains: int) -> Callable[[], Run]:
         short = {} if scale == 1 else {"num_samples": draws, "num_warmup": warmup}
         return partial(ours, inference.nuts, posed, free, num_chains=chains, **short)
 
-    found = {
+    found: dict[str, Callable[[], Run]] = {
         "NUTS, 64 chains": nuts(single, 64),
         "NUTS, 64 chains, float64": nuts(double, 64),
         "NUTS, 4 chains": nuts(single, 4),

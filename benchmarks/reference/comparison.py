@@ -247,7 +247,7 @@ def rows() -> list[dict[str, Any]]:
 
 
 def report_tables() -> Tables:
-    """Tables of ``docs/reports/reference_posteriors.md``: means over the seeds that are kept, a cell a method and posterior."""
+    """Tables of ``docs/reports/reference_posteriors.md``: smallest and largest of the seeds that are kept, a cell a method and posterior."""
     found: dict[tuple[str, str], list[dict[str, Any]]] = {}
     kept = rows()
     refused = {(row["posterior"], row["method"]) for row in kept if "refused" in row}
@@ -273,7 +273,8 @@ def report_tables() -> Tables:
         return rows_of(["posterior", *METHODS], *lines)
 
     def distance(own: list[dict[str, Any]]) -> str:
-        return f"{np.mean([x['distance'] for x in own]):,.1f} ({len(own)})"
+        ends = sorted({f"{x['distance']:,.1f}" for x in own}, key=lambda x: float(x.replace(",", "")))
+        return " to ".join(ends[:: max(len(ends) - 1, 1)]) + f" ({len(own)})"
 
     def speed(own: list[dict[str, Any]]) -> str:
         timed = [x for x in own if "seconds" in x]
@@ -283,15 +284,21 @@ def report_tables() -> Tables:
 
     def size(own: list[dict[str, Any]]) -> str:
         rhat = [x["R-hat"] for x in own if x["R-hat"] is not None]
-        return f"{np.mean([x['ESS'] for x in own]):,.0f}" + (f", {max(rhat):.3f}" if rhat else "")
+        return f"{min(x['ESS'] for x in own):,.0f}" + (f", {max(rhat):.3f}" if rhat else "")
 
-    floors = [
-        [name, f"{1000 * own[0]['floor']:.2f}", f"{own[0]['largest of the floor']:.1f}"]
-        for name in POSTERIORS
-        if (own := [row for row in kept if row["posterior"] == name])
-    ]
+    floors = []
+    for name in POSTERIORS:
+        if own := [row for row in kept if row["posterior"] == name]:
+            drawn = [row for row in own if not row["method"].startswith("guide")]
+            beyond = sum(row["distance"] > row["largest of the floor"] for row in drawn)
+            first = own[0]
+            floors.append([
+                name, f"{1000 * first['floor']:.2f}", f"{first['largest of the floor']:.1f}", f"{beyond} of {len(drawn)}",
+            ])  # fmt: skip
     tables = {"distance": table(distance), "effective draws": table(size), "speed": table(speed)}
-    tables["floor"] = rows_of(["posterior", "floor, thousandths", "largest of 40 over it"], *floors)
+    tables["floor"] = rows_of(
+        ["posterior", "floor, thousandths", "largest of 40 over it", "runs of samplers beyond that"], *floors
+    )
     return tables
 
 
