@@ -124,3 +124,11 @@ def write(name: str, rows: list[dict[str, object]]) -> Path:
     path = RESULTS / f"{name}.json"
     path.write_text(as_json({"machine": machine(), "rows": rows}))
     return path
+
+
+def keep(path: Path, row: dict[str, Any]) -> None:
+    """One run as JSON, which is there whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_suffix(".unfinished")
+    unfinished.write_text(as_json(row))
+    unfinished.replace(path)

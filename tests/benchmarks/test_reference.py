@@ -5,11 +5,15 @@ import json
 import math
 
 import numpy as np
+import oracles_crf
 import pytest
-from oracles_crf import choices, log_joint
+import torch
+from pyro import poutine
+from scipy import stats
 from scipy.special import logsumexp
-from tolerances import FALSE_ALARM_RATE
+from tolerances import FALSE_ALARM_RATE, assert_equal
 
+from benchmarks import posterior
 from benchmarks.reference import comparison, posteriors
 from benchmarks.reference.posteriors import POSTERIORS
 
@@ -77,9 +81,9 @@ def test_labels_and_heads_by_loops():
     }
     p["split"] = False
     table = {
-        (labels, heads): log_joint(p, labels, heads)
+        (labels, heads): oracles_crf.log_joint(p, labels, heads)
         for labels in itertools.product(range(2), repeat=3)
-        for heads in itertools.product(*(slots for _, _, slots in choices(p)))
+        for heads in itertools.product(*(slots for _, _, slots in oracles_crf.choices(p)))
     }
     draws = posteriors.exact(crf, 10_000, 0)
     seen = [(tuple(y), tuple(h[0])) for y, h in zip(draws["label"].tolist(), draws["head"].tolist(), strict=True)]
@@ -133,6 +137,52 @@ def test_a_wrong_posterior_is_far(monkeypatch):
     comparison.yardstick.cache_clear()
 
 
+def log_joint(posterior, draw):
+    """Log density of what is unknown and of the queries, assignments summed out, by a loop over scalars."""
+    spread, units = draw.get("spread", posterior.spread), len(posterior.means)
+    alpha = np.broadcast_to(draw.get("key_precision", posterior.precision), units)
+    weights = draw.get("weights", np.full(units, 1 / units))
+    total = stats.norm.logpdf(draw["keys"], posterior.means, spread).sum()
+    total += stats.lognorm.logpdf(spread, 1.0) if "spread" in draw else 0.0
+    total += stats.gamma.logpdf(draw["key_precision"], 3.0).sum() if "key_precision" in draw else 0.0
+    total += stats.dirichlet.logpdf(weights, np.ones(units)) if "weights" in draw else 0.0
+    for query in posterior.queries:
+        density = 0.0
+        for key, precision, weight in zip(draw["keys"], alpha, weights, strict=True):
+            density += weight * math.prod(
+                math.sqrt(precision / (2 * math.pi)) * math.exp(-0.5 * precision * (x - y) ** 2)
+                for x, y in zip(query, key, strict=True)
+            )
+        total += math.log(density)
+    return total
+
+
+@pytest.mark.parametrize("name", MIXTURES)
+def test_our_program_has_the_density_of_the_reference(name):
+    given, data = comparison.program(name)
+    draws = posteriors.exact(POSTERIORS[name], 5, 4)
+    for i in range(5):
+        draw = {site: x[i] for site, x in draws.items()}
+        values = {
+            site: torch.tensor(x).view(1, -1) if site == "weights" else torch.tensor(x) for site, x in draw.items()
+        }
+        found = poutine.trace(poutine.condition(given, values)).get_trace(*data).log_prob_sum()
+        assert_equal(found, torch.tensor(log_joint(POSTERIORS[name], draw)).to(found))
+
+
+@pytest.mark.slow  # JAX compiles each operation
+def test_the_program_of_numpyro_has_the_density_of_the_reference():
+    util = pytest.importorskip("numpyro.infer.util", reason="numpyro is missing: pip install numpyro")
+    for name in MIXTURES:
+        model = comparison.numpyro_program(name)
+        draws = posteriors.exact(POSTERIORS[name], 2, 4)
+        for i in range(2):
+            draw = {site: x[i] for site, x in draws.items()}
+            found, _ = util.log_density(model, (), {}, draw)
+            expected = torch.tensor(log_joint(POSTERIORS[name], draw), dtype=torch.float32)
+            assert_equal(torch.tensor(float(found), dtype=torch.float32), expected)
+
+
 def test_a_refusal_is_a_result(monkeypatch):
     def refuses(name, seed, scale):
         raise ValueError("no maximum")
@@ -141,9 +191,72 @@ def test_a_refusal_is_a_result(monkeypatch):
     assert comparison.one_run("two names", "guide laplace", 0, timed=False)["refused"] == "no maximum"
 
 
+def test_what_is_kept_is_not_run_again_but_for_its_time(monkeypatch, tmp_path):
+    calls = []
+
+    def draws(name, seed, scale):
+        calls.append((name, seed))
+        return {k: x[None] for k, x in posteriors.exact(POSTERIORS[name], 50, 99 + seed).items()}
+
+    monkeypatch.setattr(comparison, "FLOOR", 2)
+    monkeypatch.setattr(comparison, "FOLDER", tmp_path)
+    monkeypatch.setattr(comparison, "write_tables", lambda *_: None)
+    monkeypatch.setattr(comparison, "METHODS", {"NUTS": draws, "NumPyro NUTS": draws})
+    comparison.yardstick.cache_clear()
+    given = ["--only", "one mode", "--method", "NUTS"]
+    comparison.main(given)
+    (tmp_path / "one-mode-nuts-seed-1.json").unlink()  # as if killed before it
+    comparison.main(given)
+    assert calls == [("one mode", seed) for seed in (0, 1, 2, 1)]
+    for _ in range(2):
+        comparison.main([*given, "--timed"])
+    assert calls[4:] == [("one mode", 0)]
+    assert ["seconds" in row for row in comparison.rows()] == [True, False, False]
+    comparison.one_run("one mode", "NumPyro NUTS", 0, timed=True)
+    assert len(calls) == 7  # once to compile
+    comparison.yardstick.cache_clear()
+
+
+def test_draws_that_are_far_from_the_posterior_have_no_speed(monkeypatch, tmp_path):
+    row = {
+        "posterior": "one mode",
+        "seed": 0,
+        "floor": 1.0,
+        "largest of the floor": 2.0,
+        "ESS": 600.0,
+        "R-hat": None,
+        "seconds": 2.0,
+    }
+    for method, distance in (("NUTS", 3.9), ("Pyro NUTS", 4.1)):
+        (tmp_path / f"{method}.json").write_text(json.dumps(row | {"method": method, "distance": distance}))
+    monkeypatch.setattr(comparison, "FOLDER", tmp_path)
+    assert comparison.report_tables()["speed"][2] == "| one mode | 300 |  |  |  |  |  | far |  |"
+
+
+def test_a_run_of_the_sampler_benchmark_is_kept_and_not_made_again(monkeypatch, tmp_path):
+    random = np.random.default_rng(0)
+
+    def sample(seed):
+        made.append(seed)
+        return {"keys": random.normal(size=(2, 20, 8, 2))}
+
+    made: list[int] = []
+    monkeypatch.setattr(posterior, "FOLDER", tmp_path)
+    monkeypatch.setattr(posterior, "write_tables", lambda *_: None)
+    monkeypatch.setattr(posterior, "samplers", lambda case, scale: {"NUTS, 4 chains": lambda: sample})
+    posterior.main(["--case", "conjugate"])
+    posterior.kept("conjugate", "NUTS, 4 chains", 1).unlink()
+    posterior.main(["--case", "conjugate"])
+    assert made == [0, 1, 2, 1]
+    assert [row["seed"] for row in posterior.rows()] == [0, 1, 2]
+    assert len(posterior.report_tables()["samplers"]) == 3
+
+
 @pytest.mark.parametrize("method", [
-    "Gibbs, 16 chains", *(pytest.param(x, marks=pytest.mark.slow) for x in ("NUTS", "guide normal", "Pyro NUTS")),
+    "Gibbs, 16 chains", *(pytest.param(x, marks=pytest.mark.slow) for x in ("NUTS", "guide normal", "Pyro NUTS", "NumPyro NUTS")),
 ])  # fmt: skip
 def test_a_quick_run_of_a_method(method):
+    if method in comparison.COMPILED:
+        pytest.importorskip("numpyro", reason="numpyro is missing: pip install numpyro")
     row = comparison.one_run("two names", method, 0, timed=False, scale=20)
     assert math.isfinite(row["distance"]) and row["ESS"] > 1 and "seconds" not in row
