@@ -43,11 +43,11 @@ STATES = {
     "posterior": [
         {"linked": True, "precision": 0.7, "weights": [0.5, 1, 3], "valuePrecision": 30},
         {"background": 0.2, "backgroundPrecision": 0.05, "query": [-1, 1.2]},
-        {"keys": [[0, 1], [1, 0]], "values": [0.5, 2], "weights": [1, 2], "linked": True, "background": 0.4},
+        {"keys": [[0, 1], [1, 0]], "values": [0.5, 2], "weights": [1, 2], "linked": True, "background": 0.4, "units": [[170, 65], [9.5, 12]]},
     ],
     "same-attention": [{"along": 4, "across": 0.3, "degrees": 35, "precision": 0.8, "origin": [-1, 0.4]}],
     "evidence-bound": [{"guide": [0, 0.25, 0.75], "weights": [3, 1, 1], "query": [-1, 0]}, {"precision": 4}],
-    "soft-kmeans": [{"gamma": 0.2, "seed": 3}, {"centers": [[0, 1], [1, 1], [1, 0], [-1, -1]], "gamma": 4}],
+    "soft-kmeans": [{"gamma": 0.2, "seed": 3}, {"points": [[-1.2, 0.4], [0.3, 0.9], [1.5, -0.2]]}, {"centers": [[0, 1], [1, 1], [1, 0], [-1, -1]], "gamma": 4}],
     "mean-or-mode": [
         {"sd": 0.6},
         {"sd": 0.8, "steps": 7},
