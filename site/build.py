@@ -51,6 +51,7 @@ NUMBERS = [
     "eleven",
     "twelve",
     "thirteen",
+    "fourteen",
 ]
 LISTS = {"docs/course/glossary.md", "docs/what_serves_what.md"}  # pages whose tables are lists on a phone
 

@@ -1,4 +1,4 @@
-// View 13, on a page of its own: a trained head, opened. A small transformer reads what is typed; one head of it, its attention, and the
+// A view on a page of its own: a trained head, opened. A small transformer reads what is typed; one head of it, its attention, and the
 // mixtures that have this attention, from softmax's own to the likeliest of the queries.
 
 import { ALPHA, CHANNELS, MOST, attentionOf, decode, explain, likeliest, mixtureOf, plane, read, simulate } from "../math/transformer.js";
