@@ -350,11 +350,11 @@ export const blend = (a, b, share) => a.map((x, k) => x + share * (b[k] - x));
 
 export function bars(picture, rows, { high = 22, width = 200 } = {}) {
   const left = 14 + 9 * Math.max(...rows.map(([label]) => label.length)); // of letters of 18 pixels, as on the stage
-  picture.setAttribute("viewBox", `0 0 ${left + width + 56} ${rows.length * high + 4}`);
+  picture.setAttribute("viewBox", `0 0 ${left + width + 62} ${rows.length * high + 4}`);
   const parts = rows.flatMap(([label, share, unit, mark = unit], r) => {
     const y = r * high + 2;
     return [
-      svg("rect", { x: 0, y, width: left + width + 56, height: high, class: "row", "data-unit": mark }), // to point at a row
+      svg("rect", { x: 0, y, width: left + width + 62, height: high, class: "row", "data-unit": mark }), // to point at a row
       svg("text", { x: left - 8, y: y + high / 2 + 4, "text-anchor": "end", "data-unit": mark }, label),
       svg("rect", { x: left, y: y + 2, width: Math.max(0, width * share).toFixed(2), height: high - 5, "data-unit": mark, class: unit === null ? "bar" : `bar ${unitClass(unit)}` }),
       svg("text", { x: left + width * Math.max(0, share) + 6, y: y + high / 2 + 4, "data-unit": mark }, share.toFixed(3)),
