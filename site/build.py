@@ -11,12 +11,12 @@ import re
 import shutil
 import sys
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 
 import deck
 import equations
 import finish
+import formulas
 import gallery
 import graph
 import lessons
@@ -51,9 +51,9 @@ NUMBERS = [
     "eleven",
     "twelve",
     "thirteen",
+    "fourteen",
 ]
 LISTS = {"docs/course/glossary.md", "docs/what_serves_what.md"}  # pages whose tables are lists on a phone
-MATHJAX = "tex-svg-full.js"  # one file with all of TeX's packages and no fonts to fetch
 
 
 def section(text: str, title: str) -> str:
@@ -274,11 +274,10 @@ def main(arguments: list[str]) -> int:
     if status == 0:
         shutil.rmtree(OUT, ignore_errors=True)
         shutil.copytree(WORK / "html", OUT, ignore=shutil.ignore_patterns(".buildinfo"))
-        bundle = Path(import_module("sphinx-mathjax-offline").__file__).parent / "static/mathjax" / MATHJAX
-        shutil.copy2(bundle, OUT / "_static/mathjax.js")
         if EXPLORER.exists():
             copy_explorer()
         deck.write(OUT)
+        formulas.write(OUT)
         finish.finish(OUT, URL)
     return status
 

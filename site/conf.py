@@ -37,6 +37,7 @@ default_role = "py:obj"  # single backticks of a docstring name an object of the
 # -- Markdown and notebooks -------------------------------------------------------------------------------------------------
 myst_enable_extensions = ["amsmath", "colon_fence", "deflist", "dollarmath"]
 myst_heading_anchors = 5
+myst_update_mathjax = False  # formulas.py sets formulas
 nb_execution_mode = "off"  # `make notebooks` executes; the site shows what was committed
 nb_merge_streams = True
 nb_code_prompt_show, nb_code_prompt_hide = "Code", "Code"
@@ -69,18 +70,12 @@ html_theme = "furo"
 html_title = "probtx_pyro"
 html_static_path = ["static"]
 html_favicon = "static/icon.svg"
-html_css_files = ["site.css"]
+html_css_files = ["site.css", "formulas.css"]
 html_js_files = [(name, {"defer": "defer"}) for name in ("site.js", "predictions.js")]
 html_show_sourcelink = False
 html_copy_source = False
 html_show_search_summary = True  # but from file://, where no browser fetches one: site.js
 html_baseurl = os.environ.get("SITE_URL", "http://localhost:8000/")
-mathjax_path = "mathjax.js"
-mathjax3_config = {
-    "options": {"enableMenu": False},
-    "svg": {"fontCache": "local", "displayAlign": "left"},
-    "tex": {"tags": "none"},
-}
 pygments_style, pygments_dark_style = "a11y-high-contrast-light", "a11y-high-contrast-dark"
 copybutton_prompt_text = r">>> |\.\.\. "
 copybutton_prompt_is_regexp = True
@@ -143,6 +138,7 @@ def _summary(doctree) -> str:
 
 def _card(app, pagename, templatename, context, doctree):
     """What a search engine says of a page, what a link to it shows where it is shared, and the script that its frames need first."""
+    context["has_maths_elements"] = False  # formulas.py sets them: no page needs MathJax
     title, address = escape(context.get("title", project)), escape(f"{html_baseurl}{pagename}.html")
     summary = escape(_summary(doctree))
     context["metatags"] = context.get("metatags", "") + (
@@ -162,7 +158,7 @@ def setup(app):
     app.add_search_language(Search)
     app.connect("autodoc-process-docstring", docstrings.process, priority=400)
     app.connect("autodoc-process-signature", docstrings.signature)
-    app.connect("html-page-context", _card)
+    app.connect("html-page-context", _card, priority=400)  # before MathJax would come in
     app.connect("missing-reference", docstrings.resolve)
     renderer = myst_nb.core.render.NbElementRenderer
     renderer.render_image = _described(renderer.render_image)

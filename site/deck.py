@@ -6,9 +6,10 @@ from base64 import b64decode
 from html import escape
 from pathlib import Path
 
+import formulas
 import lessons
 import nbformat
-from nbconvert.filters import markdown2html
+from nbconvert.filters.markdown_mistune import IPythonRenderer, MarkdownWithMath
 
 PAGE = """<!doctype html>
 <html lang="en">
@@ -18,8 +19,7 @@ PAGE = """<!doctype html>
 <meta name="description" content="Slides: {title}">
 <link rel="icon" href="../_static/icon.svg">
 <link rel="stylesheet" href="../_static/slides.css">
-<script>MathJax = {{ tex: {{ inlineMath: [["$", "$"]] }}, options: {{ enableMenu: false }} }};</script>
-<script defer src="../_static/mathjax.js"></script>
+<link rel="stylesheet" href="../_static/formulas.css">
 <script defer src="../_static/slides.js"></script>
 <title>{title} · slides</title>
 </head>
@@ -32,6 +32,18 @@ PAGE = """<!doctype html>
 </body>
 </html>
 """
+
+
+class Slide(IPythonRenderer):
+    """Markdown whose formulas `formulas` sets."""
+
+    def inline_math(self, body: str) -> str:
+        """A formula within a line."""
+        return formulas.tagged(body, display=False)
+
+    def block_math(self, body: str) -> str:
+        """A formula of its own."""
+        return formulas.tagged(body, display=True)
 
 
 def on_the_site(html: str, images: Path) -> str:
@@ -51,7 +63,7 @@ def deck(name: str, notebook: nbformat.NotebookNode, images: Path) -> str:
     slides: list[str] = []
     for cell in lessons.script("slides").slides(notebook).cells:
         kind = cell.metadata["slideshow"]["slide_type"]
-        html = on_the_site(markdown2html(cell.source), images)
+        html = on_the_site(MarkdownWithMath(renderer=Slide(escape=False)).render(cell.source), images)
         html = re.sub(r'<a class="anchor-link".*?</a>', "", html)
         if kind == "slide":
             slides.append(html)

@@ -45,6 +45,7 @@ SHOWS = {  # what each view shows, in any state
     "regression": "A memory that reads keys and values one after another is a Bayesian linear regression; linear attention, the delta rule and a Kalman network are approximations of it.",
     "together": "Keys of a domain share one move and have moves of their own. A sum over all assignments says exactly how far each key has gone, and how likely the queries are under each pair of strengths.",
     "trained-head": "A small transformer, trained on text, reads what is typed into the page. One of its heads is shown with its attention, and with the mixtures that have this attention: from softmax's own, which does not expect the head's queries, to the likeliest of them.",
+    "novelty": "A memory of three classes meets points of a fourth. How sure attention is of a class does not tell them from known ones, and may be surer of the unknown; the evidence tells them, as far as the model is right.",
     "two-keys": "A unit with two keys may own both sides of another; with one key each and one precision, every unit owns a convex region.",
 }  # fmt: skip
 
@@ -145,8 +146,8 @@ PLACED = [
         "B and E have no query and move with the others. Take τ to 0.03: they stay. The map says which strengths the queries favour.",
     ),
     Placed(
-        "15_what_the_view_buys", "Classes that were never taught", "posterior", {"query": [2.6, -2]},
-        "A point of a class that was never taught: attention is sure of a unit, the evidence is low.",
+        "15_what_the_view_buys", "Classes that were never taught", "novelty", {},
+        "Drag the cross, the class that was never taught, away from the three others, between them, and onto one: which of the two scores sees it?",
     ),
     Placed(
         "05_how_do_we_draw", "How sure are the keys, and how sure is attention?", "keys-adapt", {},

@@ -338,8 +338,9 @@ class GaussianMixture(GaussianUnits):
     --------
     >>> import torch
     >>> mixture = GaussianMixture(torch.tensor([[0.0], [1.0]]), torch.tensor([[-1.0], [1.0]]), key_precision=4.0)
-    >>> mixture.attention(torch.tensor([[0.5], [1.0]])).round(decimals=4).tolist()
-    [[0.5, 0.5], [0.11919999867677689, 0.8808000087738037]]
+    >>> mixture.attention(torch.tensor([[0.5], [1.0]]))
+    tensor([[0.5000, 0.5000],
+            [0.1192, 0.8808]])
     >>> mixture.expected_outputs(torch.tensor([[0.5]])).tolist()
     [[0.0]]
 

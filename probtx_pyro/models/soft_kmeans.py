@@ -76,8 +76,9 @@ class SoftKMeans(ReducedMixture):
     >>> clusters = SoftKMeans(torch.tensor([[0.0], [1.0]]), gamma=torch.inf).fit(x)
     >>> clusters.centers.tolist()
     [[0.5], [4.5]]
-    >>> clusters.replace(gamma=0.1).assign(torch.tensor([[2.5], [4.0]])).round(decimals=3).tolist()
-    [[0.5, 0.5], [0.23100000619888306, 0.7689999938011169]]
+    >>> clusters.replace(gamma=0.1).assign(torch.tensor([[2.5], [4.0]]))
+    tensor([[0.5000, 0.5000],
+            [0.2315, 0.7685]])
 
     References
     ----------

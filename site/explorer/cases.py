@@ -1,4 +1,4 @@
-"""Cases for views 1 to 5, 7 and 10 to 12 of the explorer, computed by the library in float64: ``python site/explorer/cases.py``.
+"""Cases for views 1 to 5, 7 and 10 to 13 of the explorer, computed by the library in float64: ``python site/explorer/cases.py``.
 
 A case names a function of ``src/math``, its arguments, and what the library says that it returns; `tests/explorer` runs them.
 """
@@ -11,8 +11,10 @@ from pathlib import Path
 import numpy as np
 import torch
 from pyro.infer import TraceEnum_ELBO
+from sklearn.metrics import roc_auc_score, roc_curve
 
 from probtx_pyro import models
+from probtx_pyro.apps import MemoryClassifier
 from probtx_pyro.ops import entmax
 
 FILE = Path(__file__).with_name("cases.json")
@@ -387,9 +389,63 @@ def hierarchies():
         yield case("together", "summary", f"{total} queries of {units} keys, {seed}", hierarchy(state), state)
 
 
+# -- view 13: what was never taught -------------------------------------------------------------------------------------------------
+
+
+def novelties():
+    """Cases of ``novelty.js``: the scores of a `MemoryClassifier` whose units are the points that it was taught.
+
+    Classes overlap: a probability that rounds to 1 has ties that the page's odds have not.
+    """
+    for seed in range(20):
+        draw, count = drawing(900 + seed), 2 + seed % 3
+        middles = 1.5 * draw(count, 1, 2)
+        taught, known = ((middles + 0.9 * draw(count, each, 2)).flatten(0, 1).numpy() for each in (8, 5))
+        others, query, alarms = (
+            (1.2 * draw(2) + 0.5 * draw(12, 2)).numpy(),
+            1.5 * draw(1, 2).numpy(),
+            (0.05, 0.0, 0.2, 0.37)[seed % 4],
+        )
+        classes = np.repeat(np.arange(count), 8)
+        fitted = MemoryClassifier("all", metric="scalar", cv=None).fit(taught, classes)
+        memory, points = fitted.memory_, np.concatenate([known, others])
+        belongs, shares = np.arange(len(points)) < len(known), fitted.predict_proba(query)[0]
+        expected = {}
+        for name, score in (("odds", fitted.predict_proba(points).max(1)), ("evidence", fitted.score_samples(points))):
+            refused, found, _ = roc_curve(belongs, score, drop_intermediate=False)
+            threshold = np.sort(score[belongs])[int(alarms * len(known) + 1e-9)]
+            expected[name] = {
+                "auroc": roc_auc_score(belongs, score), "passed95": refused[found >= 0.95][0], "passed": (score[~belongs] >= threshold).mean(),
+            }  # fmt: skip
+        expected["evidence"] |= {"known": score[belongs], "others": score[~belongs], "threshold": threshold}
+        top = shares.max()
+        expected["query"] = {
+            "surest": int(shares.argmax()),
+            "evidence": fitted.score_samples(query)[0],
+            "odds": math.log(top / np.delete(shares, shares.argmax()).sum()),
+        }
+        page = {
+            "keys": memory.keys, "classes": classes, "precision": float(memory.key_precision), "known": known, "others": others,
+            "query": query[0], "alarms": alarms,
+        }  # fmt: skip
+        yield case("novelty", "summary", f"{count} classes, {seed}", expected, page)
+
+
 def cases():
     """Return all cases."""
-    parts = (mixtures, triangle, priors, gauges, bounds, clusters, memories, regressions, keys_of_units, hierarchies)
+    parts = (
+        mixtures,
+        triangle,
+        priors,
+        gauges,
+        bounds,
+        clusters,
+        memories,
+        regressions,
+        keys_of_units,
+        hierarchies,
+        novelties,
+    )
     return [one for part in parts for one in part()]
 
 

@@ -47,6 +47,7 @@ def test_there_are_cases_enough():
         ("regression", "(v - mean) ** 2 / variance", "(v - mean) ** 2", {"summary"}),
         ("together", "- Math.log1p(variance * sum)", "", {"summary"}),
         ("together", "(1 - share) ** 2 * variance", "variance", {"summary"}),
+        ("novelty", "filter((_, c) => c !== surest)", "slice()", {"summary"}),
         ("memory", "mean - Math.sqrt(Math.max(0, inside))", "mean - Math.max(0, inside)", {"entmax15", "shares", "step"}),
     ],
 )  # fmt: skip

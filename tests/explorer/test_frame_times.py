@@ -34,6 +34,7 @@ MODES = {
     "10, a memory is a regression": ("regression", "keys: points.slice(4), values: points.slice(4).map((p) => p[0]), read: 8", QUERIES),
     "11, two keys a unit": ("two-keys", "", QUERIES),
     "12, together, or each on its own (five queries)": ("together", "queries: points.slice(0, 5)", QUERIES),
+    "13, what was never taught": ("novelty", "", QUERIES),
     "11, two keys, only the likelier": ("two-keys", 'assignment: "hard"', QUERIES),
 }  # fmt: skip
 

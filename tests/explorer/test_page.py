@@ -26,6 +26,7 @@ VIEWS = {
     "regression": (".layer-query .handle", "query", "exact"),
     "two-keys": (".layer-query .handle", "query", "logEvidence"),
     "together": (".layer-queries .handle", "queries", "logEvidence"),
+    "novelty": (".layer-query .handle", "query", "queryEvidence"),
 }
 SLIDERS = {
     "posterior": ("precision", "valuePrecision", "background", "weight", "value"),
@@ -37,17 +38,18 @@ SLIDERS = {
     "regression": ("read", "value", "prior", "noise", "step"),
     "two-keys": ("weight", "precision"),
     "together": ("tau", "sigma", "precision"),
+    "novelty": ("precision", "alarms"),
 }
 # States besides the one that a view opens with, for the address and for copy as Python.
 STATES = {
     "posterior": [
         {"linked": True, "precision": 0.7, "weights": [0.5, 1, 3], "valuePrecision": 30},
         {"background": 0.2, "backgroundPrecision": 0.05, "query": [-1, 1.2]},
-        {"keys": [[0, 1], [1, 0]], "values": [0.5, 2], "weights": [1, 2], "linked": True, "background": 0.4},
+        {"keys": [[0, 1], [1, 0]], "values": [0.5, 2], "weights": [1, 2], "linked": True, "background": 0.4, "units": [[170, 65], [9.5, 12]]},
     ],
     "same-attention": [{"along": 4, "across": 0.3, "degrees": 35, "precision": 0.8, "origin": [-1, 0.4]}],
     "evidence-bound": [{"guide": [0, 0.25, 0.75], "weights": [3, 1, 1], "query": [-1, 0]}, {"precision": 4}],
-    "soft-kmeans": [{"gamma": 0.2, "seed": 3}, {"centers": [[0, 1], [1, 1], [1, 0], [-1, -1]], "gamma": 4}],
+    "soft-kmeans": [{"gamma": 0.2, "seed": 3}, {"points": [[-1.2, 0.4], [0.3, 0.9], [1.5, -0.2]]}, {"centers": [[0, 1], [1, 1], [1, 0], [-1, -1]], "gamma": 4}],
     "mean-or-mode": [
         {"sd": 0.6},
         {"sd": 0.8, "steps": 7},
@@ -62,6 +64,7 @@ STATES = {
     ],
     "two-keys": [{"assignment": "hard", "weight": 0.2}, {"keys": [[-1, 1], [1, 1], [0, 1.2], [0, -1]], "precision": 9, "weight": 0}],
     "together": [{"tau": 0.1, "sigma": 0.8}, {"queries": [[0, 0]], "precision": 3, "query": [1, 1]}],
+    "novelty": [{"hidden": [0.1, 0.1], "precision": 0.5}, {"seed": 3, "alarms": 0.2, "query": [1, 1]}],
 }  # fmt: skip
 DRAWN = 4  # standard errors of a sampler's answers: the contract of view 12
 EVERY = [(view, state) for view, states in STATES.items() for state in [{}, *states]]
@@ -86,7 +89,7 @@ def test_the_views_are_in_the_order_of_the_lecture(visit):
     for number in range(links.count()):
         links.nth(number).click()
         one.until("(id) => explorer.view() === id", found[number])
-        assert one.page.locator("h1").inner_text().startswith(f"{number + 1}." if len(found) == 12 else "")
+        assert one.page.locator("h1").inner_text().startswith(f"{number + 1}." if len(found) == 13 else "")
         assert one.page.locator("#sentence").inner_text() and one.page.locator("#suggestion").inner_text()
         assert one.page.locator("#message").inner_text() == ""
 

@@ -101,6 +101,13 @@ CLAIMS = {
         lambda a, b: b["topEvidence"] > b["logEvidence"] and near(b["top"][1], 0.03 * 100 ** (0.5 / 15), 1e-9) and b["top"][0] > 0.5,
         lambda a, b: near(a["top"][1], 0.035, 1e-3) and b["top"][1] > 0.4 and b["counts"][3] > 0.8,
     ],
+    "novelty": [
+        lambda a, b: b["share"] > 0.999 and b["queryEvidence"] < b["threshold"] - 1,
+        lambda a, b: b["evidenceAuroc"] > 0.95 and b["oddsAuroc"] < 0.2,
+        lambda a, b: a["oddsAuroc"] < 0.2 and min(b["oddsAuroc"], b["evidenceAuroc"]) > 0.85,
+        lambda a, b: a["evidenceAuroc"] > 0.85 and b["evidenceAuroc"] < 0.05,
+        lambda a, b: b["evidenceAuroc"] < 0.6 and b["oddsAuroc"] < 0.5,
+    ],
 }  # fmt: skip
 ONE_KEY = -3.14989  # log evidence of view 11's query with one key a unit: its numbers at weight 0
 

@@ -169,13 +169,36 @@ def test_text_is_typed_letters_and_rows_are_chosen_and_the_address_keeps_it(open
     one.page.locator("input[name=place]").press("End")
     assert one.numbers()["logEvidence"] == one.numbers()["bestEvidence"] > one.numbers()["ownEvidence"]
     assert one.numbers()["change"] < 1e-12
-    one.page.get_by_label("0.3").check()
+    one.page.get_by_role("radio", name="0.3").check()
     assert one.state()["head"] == "0.3"
     one.until("() => location.hash === explorer.address()")
     again = open_head(one.page.evaluate("location.hash"))
+    for each in (one, again):
+        each.until(SURVEYED)
     assert again.state() == one.state() and again.numbers() == one.numbers()
     refused = open_head('#trained-head:{"text":"short"}')
     assert "text needs 24 characters" in refused.page.locator("#message").inner_text()
+
+
+SURVEYED = "() => document.querySelector('[data-value=heads]').dataset.json"  # all heads, in the background
+
+
+@needs_chromium
+def test_all_heads_are_seen_with_their_evidence_and_a_click_chooses_one(open_head):
+    one = open_head()
+    one.until(SURVEYED)
+    _, heads = said_by_the_library(one.state()["text"])
+    for shown, head in zip(one.numbers()["heads"], heads, strict=True):  # see compare for the best
+        for mine, theirs in zip(shown, (torch.tensor(head["own"]), head["best"]), strict=True):
+            assert error(mine, float(theirs.mean())) < 1e-10
+    chosen = one.numbers()["heads"][4]  # 1.0, which the page begins with
+    assert chosen == pytest.approx([one.numbers()[name] for name in ("ownEvidence", "bestEvidence")], abs=1e-12)
+    one.page.locator('[data-head="0.2"]').click()
+    assert one.state()["head"] == "0.2" and one.numbers()["heads"][4] == chosen  # found once for a text
+    one.set({"scale": 2})
+    assert "heads" not in one.numbers()
+    one.until(SURVEYED)
+    assert one.numbers()["heads"][4] != chosen
 
 
 @needs_chromium

@@ -44,6 +44,11 @@ export const placeIn = (list) => ({
   check: (x, name, state) => must(Number.isInteger(x) && isNumber(x, 0, Math.max(0, state[list].length - 1)), name, `the place of one of ${list}, from 0`),
 });
 
+// The place of 0 and the length of 1 on both axes, in the units of points of one's own.
+export const units = {
+  check: (x, name) => must(Array.isArray(x) && x.length === 2 && x.every((pair) => Array.isArray(pair) && pair.length === 2 && pair.every(Number.isFinite)) && x[1].every((z) => z > 0), name, "two places and two lengths"),
+};
+
 export const orNull = ({ check }) => ({ check: (x, name, state) => x === null || check(x, name, state) });
 
 // What a view checks by itself.

@@ -1,13 +1,14 @@
 // The frame of the explorer: navigation, the state in the address, links for a class, steps, the stage, light and dark.
 
-import { checked } from "./fields.js";
+import { checked, orNull, units } from "./fields.js";
+import { comment, rowsOf, standardised, textOf } from "./own.js";
 import { player } from "./play.js";
 import { node } from "./ui.js";
 
 // In the order of a lecture, which is also their numbers.
 const ORDER = [
   "posterior", "same-attention", "evidence-bound", "soft-kmeans", "mean-or-mode", "keys-adapt", "memory", "mean-field", "fool-the-diagnostics",
-  "regression", "two-keys", "together",
+  "regression", "two-keys", "together", "novelty",
 ];
 
 const byId = (id) => document.getElementById(id);
@@ -39,7 +40,8 @@ export function readAddress(hash, views) {
 
 export function start(found, modules) {
   const single = found.length === 1; // a view with a page of its own has no number
-  const views = found.map((view) => ({ ...view, number: single ? 1 : ORDER.indexOf(view.id) + 1 })).sort((a, b) => a.number - b.number);
+  const scaled = ({ defaults, fields, own }) => (own ? { defaults: { ...defaults, units: null }, fields: { ...fields, units: orNull(units) } } : {});
+  const views = found.map((view) => ({ ...view, ...scaled(view), number: single ? 1 : ORDER.indexOf(view.id) + 1 })).sort((a, b) => a.number - b.number);
   if (views[0].number === 0) throw new Error(`${views[0].id} has no place in the order of the views`);
   const given = byId("own") ? JSON.parse(byId("own").textContent) : null;
   const starts = Object.fromEntries(views.map((view) => [view.id, { ...view.defaults }]));
@@ -96,16 +98,20 @@ export function start(found, modules) {
     }));
   }
 
+  const python = () => comment(state.units) + view.python(state);
+
   function changed(partial) {
+    const anew = JSON.stringify(partial.units ?? null) !== JSON.stringify(state.units ?? null) && "units" in partial;
     moved = true;
     state = { ...state, ...partial };
     states[view.id] = state;
+    if (anew) mount();
     const before = performance.now();
     mounted.update(state);
     times.push(performance.now() - before);
     if (times.length > 600) times.shift();
     byId("copied").textContent = "";
-    if (byId("code").open) byId("python").textContent = view.python(state);
+    if (byId("code").open) byId("python").textContent = python();
     if (steps.open()) steps.draw();
     clearTimeout(timer);
     timer = setTimeout(write, 150);
@@ -116,9 +122,41 @@ export function start(found, modules) {
     changed(partial);
   }
 
+  // ---- points of one's own: a tap on the plane, or lines of text ----
+
+  function drop(place) {
+    const rows = view.own.rows(state);
+    if (rows.length >= view.own.most) return say(`This view takes ${view.own.most} ${view.own.name}.`);
+    byHand(view.own.put(state, [...rows, place]));
+    listPoints();
+  }
+
+  function listPoints() {
+    if (!view.own || !byId("own-points").open) return;
+    byId("own-points-text").value = textOf(view.own.rows(state), view.own.columns, state.units);
+    byId("own-points-said").textContent = "";
+  }
+
+  function readPoints() {
+    const { columns, most, name, put } = view.own;
+    try {
+      const rows = rowsOf(byId("own-points-text").value, columns);
+      if (rows.length > most) throw new Error(`there are ${rows.length} points, and this view takes ${most} ${name}`);
+      const { rows: places, units } = byId("own-points-scale").checked ? standardised(rows) : { rows, units: null };
+      const own = { ...put(state, places), units };
+      checked(view, { ...state, ...own });
+      byHand(own);
+      mount(); // the plane as wide as the points
+      byId("own-points-said").textContent = `${rows.length} points are drawn${units ? ", standardised" : ""}.`;
+    } catch (error) {
+      byId("own-points-said").textContent = `These points cannot be drawn: ${error.message}.`;
+    }
+  }
+
   function mount() {
+    mounted?.stop?.();
     byId("view").replaceChildren();
-    mounted = view.mount(byId("view"), state, byHand, now);
+    mounted = view.mount(byId("view"), state, byHand, now, drop);
     mounted.update(state);
     teach();
     if (byId("class").open) listParts();
@@ -126,6 +164,7 @@ export function start(found, modules) {
 
   function show(next, own) {
     mounted?.stop?.();
+    mounted = null;
     view = next;
     state = own;
     moved = false;
@@ -136,6 +175,12 @@ export function start(found, modules) {
     byId("copied").textContent = "";
     byId("code").open = false;
     byId("view").dataset.view = view.id;
+    byId("own-points").hidden = !view.own;
+    if (view.own) {
+      byId("own-points-note").textContent = `Up to ${view.own.most} ${view.own.name}, one a line: ${view.own.columns.join(", ")}. A tap on the plane drops one, too. They stay in the address.`;
+      byId("own-points-scale").checked = view.own.centred ?? true;
+    }
+    listPoints();
     document.title = `${view.title} · probtx_pyro explorer`;
     for (const link of byId("views").querySelectorAll("a")) {
       if (link.dataset.view === view.id) {
@@ -218,15 +263,17 @@ export function start(found, modules) {
     }
   }
   byId("copy").addEventListener("click", () => {
-    byId("python").textContent = view.python(state);
+    byId("python").textContent = python();
     byId("code").open = true;
-    copy(view.python(state), byId("python"));
+    copy(python(), byId("python"));
   });
   byId("copy-link").addEventListener("click", () => {
     write();
     copy(linkOf(location));
   });
   byId("class").addEventListener("toggle", () => byId("class").open && listParts());
+  byId("own-points").addEventListener("toggle", listPoints);
+  byId("own-points-read").addEventListener("click", readPoints);
   byId("question").addEventListener("input", () => {
     steps.close();
     lesson = { ...lesson, ask: byId("question").value };
@@ -234,7 +281,7 @@ export function start(found, modules) {
     write();
   });
   byId("code").addEventListener("toggle", () => {
-    if (byId("code").open) byId("python").textContent = view.python(state);
+    if (byId("code").open) byId("python").textContent = python();
   });
   byId("reset").addEventListener("click", () => {
     state = { ...starts[view.id] };
@@ -252,7 +299,7 @@ export function start(found, modules) {
     view: () => view.id,
     set: byHand,
     address: () => addressOf(view.id, state, view.defaults, lesson),
-    python: () => view.python(state),
+    python,
   };
   arrive();
 }
@@ -292,7 +339,7 @@ function stage(turn, steps) {
   byId("unfold").addEventListener("click", () => unfold(root.dataset.stage === "folded"));
   document.addEventListener("fullscreenchange", () => document.fullscreenElement || !on() || leave());
   document.addEventListener("keydown", (event) => {
-    if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest('input[type="text"]')) return;
+    if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest('input[type="text"], textarea')) return;
     if (event.key === "p" || event.key === "P") (on() ? leave : enter)();
     else if (on() && event.key === "Escape") leave();
     else if ((on() || steps.open()) && !event.target.closest("input, .handle, pre")) {

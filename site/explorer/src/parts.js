@@ -27,7 +27,7 @@ export function cloud(plane, points, unit) {
 
 export function shares(picture, rows, units) {
   const [width, bar, gap] = [230, 14, 12];
-  const left = 34 + Math.ceil(6.6 * Math.max(...rows.map(([label]) => label.length))); // of letters of 12 pixels
+  const left = 34 + 9 * Math.max(...rows.map(([label]) => label.length)); // of letters of 18 pixels, as on the stage
   const high = units.length * bar + gap;
   picture.setAttribute("viewBox", `0 0 ${left + width + 12} ${rows.length * high + 16}`);
   const parts = [];

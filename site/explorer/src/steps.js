@@ -7,6 +7,7 @@ const SETTLED = [[-1.5376, 0.6377], [1.2192, 0.8892], [0.4688, -1.3548]];
 const SADDLE = { values: [[-1, 0], [1, 0]], weights: [1, 1], sd: 0.5, start: [0, 0.3] };
 const SEVEN = [[-1.2, 0.1], [-0.8, -0.4], [-1.5, -0.2], [-0.9, 0.3], [1.9, 0.2], [2.2, -0.3], [1.6, 0.4]];
 const MAN = { sentence: "the old man the boats", coupling: 2, schedule: "synchronous" };
+const MIDDLE = { hidden: [0.1, 0.1], query: [0.3, 0] };
 const ACROSS = { query: [-0.59, 0.81] };
 
 export const STEPS = {
@@ -275,6 +276,33 @@ export const STEPS = {
       says: "The query is equally far from both keys of A, which has {attention.0} of the attention.", state: { query: [0, 0] },
       asks: "Let only the likelier key of a unit count. What does A lose?", then: { assignment: "hard" },
       answers: "Half of its term: attention to A is {attention.0}. The log evidence falls from {logEvidence} to {hardEvidence}.",
+    },
+  ],
+  novelty: [
+    {
+      says: "A fourth class, which was never taught, sends its points from around the cross. The query is one of them.", state: {},
+      asks: "How sure is attention of one of the three classes?", then: {},
+      answers: "It gives A {share}: A fits better than B and C. But its log evidence, {queryEvidence} nats, is below the threshold, {threshold}: A does not fit either.",
+    },
+    {
+      says: "The evidence tells points of known classes from those of the fourth with an AUROC of {evidenceAuroc}.", state: {},
+      asks: "The odds of the surest class might do so, too. Do they?", then: {},
+      answers: "They are worse than a coin, {oddsAuroc}: the fourth class is farther from B and C than A itself is, and attention is surer of it.",
+    },
+    {
+      says: "Out here the odds are fooled: their AUROC is {oddsAuroc}.", state: {},
+      asks: "Take the fourth class between the three others. Which score sees it there?", then: MIDDLE,
+      answers: "Both do, {oddsAuroc} by the odds and {evidenceAuroc} by the evidence: between the classes attention is unsure.",
+    },
+    {
+      says: "Between the three classes, the AUROC of the evidence is {evidenceAuroc}.", state: MIDDLE,
+      asks: "Lower α to 0.5, so that units send queries farther. Does the evidence still see the fourth class?", then: { precision: 0.5 },
+      answers: "No, {evidenceAuroc}: where units are so broad, the middle is the likeliest place of all. The evidence is no better than its model.",
+    },
+    {
+      says: "A class that was never taught may also lie where a known class is.", state: {},
+      asks: "Put it onto class B. Which score sees it?", then: { hidden: [1.5, 0.9], query: [1.2, 0.6] },
+      answers: "Neither: {evidenceAuroc} by the evidence, {oddsAuroc} by the odds. From the place alone nobody can tell such points from B's.",
     },
   ],
   together: [

@@ -187,9 +187,10 @@ export function around(points, ...usual) {
 const [WIDTH, FLATTEST, STEEPEST] = [600, 3, 1]; // of planes, and width over height at most and at least
 
 export class Plane {
-  constructor({ x, y, label, width = WIDTH, ticks = true }) {
+  // `units` are the place of 0 and the length of 1 on both axes, in the units of points of one's own.
+  constructor({ x, y, label, width = WIDTH, ticks = true, units = null }) {
     const aspect = Math.min(FLATTEST, Math.max(STEEPEST, (x[1] - x[0]) / (y[1] - y[0])));
-    Object.assign(this, { x, y, width, height: width / aspect, aspect });
+    Object.assign(this, { x, y, width, height: width / aspect, aspect, units });
     [this.scale, this.rise] = [width / (x[1] - x[0]), this.height / (y[1] - y[0])];
     this.node = svg("svg", { class: "plane", viewBox: `0 0 ${this.width} ${this.height}`, role: "group", "aria-label": label });
     this.back = svg("rect", { width: this.width, height: this.height, class: "back" });
@@ -203,8 +204,12 @@ export class Plane {
     own.setAttribute("pointer-events", "none");
     const inside = (z, [low, high]) => z > low + 0.04 * (high - low) && z < high - 0.04 * (high - low);
     const [left, low] = [this.x[0], this.y[0]];
-    for (const z of nice(...this.x, 6)) if (inside(z, this.x)) own.append(this.text([z, low], String(z), { dy: -8, class: "tick" }));
-    for (const z of nice(...this.y, 4)) if (inside(z, this.y)) own.append(this.text([left, z], String(z), { dx: 8, dy: 6, "text-anchor": "start", class: "tick" }));
+    const places = (ends, d, count) => {
+      const [zero, one] = [this.units?.[0][d] ?? 0, this.units?.[1][d] ?? 1];
+      return nice(...ends.map((z) => zero + one * z), count).map((said) => [(said - zero) / one, String(said)]).filter(([z]) => inside(z, ends));
+    };
+    for (const [z, said] of places(this.x, 0, 6)) own.append(this.text([z, low], said, { dy: -8, class: "tick" }));
+    for (const [z, said] of places(this.y, 1, 4)) own.append(this.text([left, z], said, { dx: 8, dy: 6, "text-anchor": "start", class: "tick" }));
     this.ticks = false;
   }
 
@@ -232,6 +237,7 @@ export class Plane {
   }
 
   onEmpty(act) {
+    this.node.classList.add("crosshair");
     this.back.addEventListener("click", (event) => act(this.pointOf(event)));
   }
 
@@ -286,13 +292,14 @@ export class Plane {
   // Points that can be dragged, or moved with the arrow keys (with shift by a tenth of the step). `on` takes all points, and which moved.
   handles(layer, points, { name, shape, unit = () => null, radius = () => 12, step = 0.1, on, chosen = () => {} }) {
     Object.assign(layer, { points, on, chosen });
+    const said = (point) => (this.units ? point.map((z, d) => rounded(this.units[0][d] + this.units[1][d] * z, 4)) : point);
     while (layer.children.length > points.length) layer.lastChild.remove();
     while (layer.children.length < points.length) layer.append(this.handle(layer, layer.children.length, shape, unit, step));
     points.forEach((point, i) => {
       const [x, y] = this.at(point);
       const own = layer.children[i];
       own.setAttribute("transform", `translate(${x.toFixed(1)} ${y.toFixed(1)})`);
-      own.setAttribute("aria-label", `${name(i)} at ${point.join(", ")}; arrow keys move it`);
+      own.setAttribute("aria-label", `${name(i)} at ${said(point).join(", ")}; arrow keys move it`);
       if (shape === "ring") own.lastChild.setAttribute("r", radius(i).toFixed(1));
     });
   }
@@ -343,11 +350,11 @@ export const blend = (a, b, share) => a.map((x, k) => x + share * (b[k] - x));
 
 export function bars(picture, rows, { high = 22, width = 200 } = {}) {
   const left = 14 + 9 * Math.max(...rows.map(([label]) => label.length)); // of letters of 18 pixels, as on the stage
-  picture.setAttribute("viewBox", `0 0 ${left + width + 56} ${rows.length * high + 4}`);
+  picture.setAttribute("viewBox", `0 0 ${left + width + 62} ${rows.length * high + 4}`);
   const parts = rows.flatMap(([label, share, unit, mark = unit], r) => {
     const y = r * high + 2;
     return [
-      svg("rect", { x: 0, y, width: left + width + 56, height: high, class: "row", "data-unit": mark }), // to point at a row
+      svg("rect", { x: 0, y, width: left + width + 62, height: high, class: "row", "data-unit": mark }), // to point at a row
       svg("text", { x: left - 8, y: y + high / 2 + 4, "text-anchor": "end", "data-unit": mark }, label),
       svg("rect", { x: left, y: y + 2, width: Math.max(0, width * share).toFixed(2), height: high - 5, "data-unit": mark, class: unit === null ? "bar" : `bar ${unitClass(unit)}` }),
       svg("text", { x: left + width * Math.max(0, share) + 6, y: y + high / 2 + 4, "data-unit": mark }, share.toFixed(3)),

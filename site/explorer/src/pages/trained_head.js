@@ -1,11 +1,12 @@
-// View 13, on a page of its own: a trained head, opened. A small transformer reads what is typed; one head of it, its attention, and the
+// A view on a page of its own: a trained head, opened. A small transformer reads what is typed; one head of it, its attention, and the
 // mixtures that have this attention, from softmax's own to the likeliest of the queries.
 
 import { ALPHA, CHANNELS, MOST, attentionOf, decode, explain, likeliest, mixtureOf, plane, read, simulate } from "../math/transformer.js";
 import { entropy } from "../math/mixture.js";
 import { generator } from "../math/random.js";
 import { oneOf, range, seed, text, whole } from "../fields.js";
-import { Chart, blend, button, choice, color, figure, layout, node, panel, readout, short, slider, svg } from "../ui.js";
+import { later } from "../parts.js";
+import { Chart, blend, button, choice, color, figure, layout, nice, node, panel, readout, short, slider, svg } from "../ui.js";
 
 const FEWEST = 24; // characters: b and P are 17 numbers
 const ROW = 24; // characters of a line
@@ -77,6 +78,12 @@ export function summary(state, weights = globalThis.WEIGHTS) {
   return { ...seen, ...fixed, head, mixture, ...explain(head, mixture), P };
 }
 
+// The log evidence of a head's own queries, nats each, in softmax's own model and in the best equivalent.
+export function endsOf(head, scale) {
+  const best = likeliest(head, scale);
+  return [[new Array(CHANNELS).fill(0), scale], [best.b, best.P]].map(([b, P]) => mean(explain(head, mixtureOf(head, scale, b, P)).evidence));
+}
+
 const mean = (x) => x.reduce((a, c) => a + c, 0) / x.length;
 
 function mount(root, first, changed, now) {
@@ -98,9 +105,11 @@ function mount(root, first, changed, now) {
   matrix.addEventListener("pointermove", (event) => pick(event, event.pointerType === "mouse"));
   matrix.addEventListener("click", (event) => pick(event, true));
   const cloud = new Chart({ label: "Queries", xlabel: "two directions in which real queries vary most", width: 480, height: 126 });
+  const heads = svg("svg", { role: "img", viewBox: "0 0 340 214" });
+  heads.addEventListener("click", (event) => event.target.dataset.head && changed({ head: event.target.dataset.head }));
   const read_ = readout({
     loss: "loss, nats a character", entropy: "entropy of attention of the chosen character, nats", logEvidence: "log evidence, nats a query", ownEvidence: "the same in softmax's own model",
-    bestEvidence: "in the best equivalent", change: "largest change of attention", precision: "precision P", apart: "means of real and sent queries, how far apart in the picture", queryEvidence: "log evidence of the chosen character", attention: "attention of the chosen character",
+    bestEvidence: "in the best equivalent", change: "largest change of attention", precision: "precision P", apart: "means of real and sent queries, how far apart in the picture", queryEvidence: "log evidence of the chosen character", attention: "attention of the chosen character", heads: "every head: log evidence in softmax's own model, in the best equivalent",
   });
   const controls = panel("Controls", [
     choice("Head:", NAMES, "head", (head) => changed({ head })),
@@ -117,7 +126,11 @@ function mount(root, first, changed, now) {
       figure(cloud.node, "Dots: the real queries. Crosses: as many that the model sends."),
     ],
     controls, numbers: read_, aspect: 1.4,
-    others: [figure(matrix, "Attention: characters that ask, downwards, to characters before them. Point at a row.")],
+    across: 2,
+    others: [
+      figure(matrix, "Attention: characters that ask, downwards, to characters before them. Point at a row."),
+      figure(heads, "All heads: log evidence, nats a query, in softmax's own model (cross) and in the best equivalent of these queries (dot). A click chooses a head."),
+    ],
   });
 
   function pick(event, wanted) {
@@ -125,6 +138,44 @@ function mount(root, first, changed, now) {
     const count = [...state.text].length;
     const query = Math.min(count - 1, Math.max(0, Math.floor(((event.clientY - box.top) / box.height) * count)));
     if (wanted && query !== state.query) changed({ query });
+  }
+
+  // The best equivalents of the other heads are found in the background, one at a time; only the text and the scale change them.
+  let [surveyed, ends, job] = ["", null, 0];
+  const problem = () => JSON.stringify([state.text, state.scale]);
+  const survey = later(() => {
+    const [own, mine, found] = [problem(), ++job, {}];
+    const { heads: all } = summary(state);
+    const some = (left) => {
+      if (mine !== job || !root.isConnected) return;
+      if (left.length) {
+        found[left[0]] = endsOf(all[left[0]], ALPHA * state.scale);
+        return setTimeout(some, 0, left.slice(1));
+      }
+      [surveyed, ends] = [own, found];
+      drawHeads();
+    };
+    some(Object.keys(NAMES));
+  }, 60);
+
+  function drawHeads() {
+    const known = surveyed === problem() ? ends : null;
+    read_.set({ heads: known ? Object.values(known) : undefined });
+    heads.setAttribute("aria-label", known ? `Log evidence in softmax's own model and in the best equivalent: ${Object.entries(known).map(([name, [a, b]]) => `head ${name} ${short(a)} and ${short(b)}`).join("; ")}` : "Log evidence of every head, being computed");
+    heads.replaceChildren();
+    if (!known) return;
+    const all = Object.values(known).flat();
+    const [low, high] = [Math.min(...all), Math.max(...all)];
+    const at = (x) => (52 + (276 * (x - low)) / (high - low)).toFixed(1);
+    heads.append(...nice(low, high, 4).flatMap((x) => [svg("path", { d: `M${at(x)} 2V192`, class: "grid" }), svg("text", { x: at(x), y: 209, "text-anchor": "middle", class: "tick" }, String(x))]));
+    Object.entries(known).forEach(([name, [own, best]], r) => {
+      const y = 24 * r + 14;
+      heads.append(
+        svg("text", { x: 6, y: y + 5, "font-weight": name === state.head ? 700 : 400 }, name), svg("path", { d: `M${at(own)} ${y}H${at(best)}`, class: "line unit-0" }),
+        svg("path", { d: `M${at(own)} ${y}m-4-4l8 8m-8 0l8-8`, class: "rule" }), svg("circle", { cx: at(best), cy: y, r: 5, class: "fill unit-0" }),
+        svg("rect", { x: 0, y: y - 12, width: 340, height: 24, class: name === state.head ? "axis" : "row", style: "pointer-events: all; cursor: pointer", "data-head": name }),
+      );
+    });
   }
 
   function drawText(found, query) {
@@ -169,6 +220,8 @@ function mount(root, first, changed, now) {
       const query = Math.min(state.query, count - 1);
       note.textContent = found.unknown.length ? `Characters that it does not know: ${[...new Set(found.unknown)].join(" ")}` : "";
       drawText(found, query);
+      drawHeads();
+      if (surveyed !== problem()) survey();
       drawMatrix(found, query);
 
       const { mean: middle, axes } = found.plane;
@@ -199,6 +252,10 @@ function mount(root, first, changed, now) {
         loss: found.loss, entropy: entropy(own), logEvidence: said[0], ownEvidence: said[1], bestEvidence: said[2], precision: found.P, apart, queryEvidence: found.evidence[query], attention: own,
         change: Math.max(...found.attention.flatMap((row, i) => row.map((x, j) => Math.abs(x - found.softmax[i][j])))),
       });
+    },
+    stop() {
+      survey.cancel();
+      job++;
     },
   };
 }

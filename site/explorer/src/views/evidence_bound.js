@@ -51,7 +51,6 @@ function mount(root, first, changed, now) {
   shade.image.setAttribute("clip-path", "url(#triangle)");
   const [edges, best, own] = ["edges", "best", "guide"].map((name) => plane.layer(name));
   for (const layer of [edges, best]) layer.setAttribute("pointer-events", "none");
-  plane.node.classList.add("crosshair");
   const snapped = (place) => {
     const shares = sharesAt(place).map((x) => Math.round(x * 1000));
     shares[shares.indexOf(Math.max(...shares))] += 1000 - shares[0] - shares[1] - shares[2];

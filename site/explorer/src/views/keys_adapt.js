@@ -3,6 +3,7 @@
 import { adapt, average, chain, exact, explain, movesKeys, movesShift } from "../math/adapt.js";
 import { generator } from "../math/random.js";
 import { oneOf, point, points, range, seed, whole } from "../fields.js";
+import { listed } from "../own.js";
 import { cloud, later, shares } from "../parts.js";
 import { Plane, around, button, choice, figure, layout, panel, readout, slider, svg, unitClass } from "../ui.js";
 
@@ -68,10 +69,10 @@ const fields = {
   adapt: oneOf({ own: "each key", shift: "one common shift", both: "both" }), steps: whole(0, 30, { most: 1000 }), draws: whole(20, 2000, { step: 20, least: 1, most: 20000 }), seed,
 };
 
-function mount(root, first, changed, now) {
+function mount(root, first, changed, now, drop) {
   let state = first;
   const [x, y] = around([...first.queries, ...first.keys, first.query], [-3.5, 3.5], [-2.6, 2.9]);
-  const plane = new Plane({ x, y, label: "Plane of queries and keys", width: 700 });
+  const plane = new Plane({ x, y, units: first.units, label: "Plane of queries and keys", width: 700 });
   const layers = Object.fromEntries(["draws", "keys", "queries", "new", "paths"].map((name) => [name, plane.layer(name)]));
   const bars = svg("svg", { viewBox: "0 0 360 10", role: "img" });
   const read = readout({
@@ -80,7 +81,6 @@ function mount(root, first, changed, now) {
   });
   let playing = 0;
 
-  const drop = (place) => state.queries.length < 60 && changed({ queries: [...state.queries, [...place]] });
   const controls = panel("Controls", [
     choice("What adapts", fields.adapt.options, "adapt", (adapt) => changed({ adapt })),
     slider({ name: "keyStrength", label: "Strength of the keys' prior θ", ...fields.keyStrength, on: (keyStrength) => changed({ keyStrength }) }),
@@ -93,7 +93,7 @@ function mount(root, first, changed, now) {
     button("lift", "Take the last query away", () => state.queries.length > 1 && changed({ queries: state.queries.slice(0, -1) })),
     button("reseed", "Other draws", () => changed({ seed: state.seed + 1 })),
   ]);
-  plane.onEmpty((place) => drop(place));
+  plane.onEmpty(drop);
   layout(root, {
     main: figure(plane.node, "Dots: queries; tap the plane to drop one. Rings: prior means. Lines: EM steps to the adapted keys. Clouds: draws of the keys. Cross: a new query."),
     controls, numbers: read, aspect: plane.aspect,
@@ -178,5 +178,6 @@ export default {
   sentence: "Queries are data about the keys. Where a new query belongs is an average over the posterior of the keys in which each draw counts by the density that it gives the query.",
   suggestion: "drop three queries beside C's ring, and watch the cloud of its key shrink. Then let one common shift adapt instead of each key.",
   notebook: "04_keys_that_adapt",
+  own: { name: "queries", most: 60, columns: ["x", "y"], ...listed("queries") },
   defaults, fields, mount, python,
 };

@@ -2,6 +2,7 @@
 
 import { average, emPath, logDensity, modes } from "../math/mixture.js";
 import { numbersOf, placeIn, point, points, range, whole } from "../fields.js";
+import { listed } from "../own.js";
 import { Plane, around, blend, button, cents, color, figure, layout, literal, panel, readout, short, slider, svg, tensor } from "../ui.js";
 
 const HIGH = 0.8660254037844386;
@@ -46,10 +47,11 @@ print(json.dumps({
 `;
 }
 
-function mount(root, first, changed, now) {
+function mount(root, first, changed, now, drop) {
   let state = first;
   const [wide, high] = around([...first.values, first.start], [-1.7, 1.7], [-1.4, 1.6]);
-  const plane = new Plane({ x: wide, y: high, label: "The plane of answers" });
+  const plane = new Plane({ x: wide, y: high, units: first.units, label: "The plane of answers" });
+  plane.onEmpty(drop);
   const shade = plane.shading(68, 60);
   const [paths, marks, rings, names, starting] = ["paths", "marks", "values", "names", "start"].map((name) => plane.layer(name));
   for (const layer of [paths, marks, names]) layer.setAttribute("pointer-events", "none");
@@ -59,9 +61,9 @@ function mount(root, first, changed, now) {
     weight,
     slider({ name: "sd", label: "Standard deviation of answers, 1/√β", ...fields.sd, on: (sd) => changed({ sd }) }),
     slider({ name: "steps", label: "Steps of EM", ...fields.steps, on: (steps) => changed({ steps }) }),
-    button("three", "Triangle, sd 0.6", () => changed({ ...defaults, sd: 0.6 })),
-    button("four", "Triangle, sd 0.72", () => changed({ ...defaults, sd: 0.72 })),
-    button("one", "Triangle, sd 0.8", () => changed({ ...defaults, sd: 0.8 })),
+    button("three", "Triangle, sd 0.6", () => changed({ ...defaults, units: null, sd: 0.6 })),
+    button("four", "Triangle, sd 0.72", () => changed({ ...defaults, units: null, sd: 0.72 })),
+    button("one", "Triangle, sd 0.8", () => changed({ ...defaults, units: null, sd: 0.8 })),
     button("add", "Add a value", () => {
       const turn = 2.2 * state.values.length;
       if (state.values.length < 12) changed({ values: [...state.values, [cents(1.1 * Math.cos(turn)), cents(1.1 * Math.sin(turn))]], weights: [...state.weights, 1], unit: state.values.length });
@@ -143,5 +145,7 @@ export default {
   id: "mean-or-mode", title: "Mean or mode",
   sentence: "Attention's output is the mean of the answer's density, and it need not be a likely answer. Three equal units can even have four most likely answers.",
   suggestion: "move the standard deviation from 0.6 to 0.8: three modes, four, one. The mean never moves.",
-  notebook: "03_map_transformer", defaults, fields, mount, python,
+  notebook: "03_map_transformer",
+  own: { name: "values", most: 12, columns: ["x", "y", "weight"], ...listed("values", { weights: { at: 2, usual: 1 } }, "unit") },
+  defaults, fields, mount, python,
 };

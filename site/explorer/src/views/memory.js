@@ -2,6 +2,7 @@
 
 import { effectivePatterns, energy, landscape, path, restingPlaces, shares } from "../math/memory.js";
 import { oneOf, placeIn, point, points, range } from "../fields.js";
+import { listed } from "../own.js";
 import { later } from "../parts.js";
 import { Plane, around, bars, blend, button, cents, choice, color, figure, layout, literal, panel, readout, short, slider, svg, tensor } from "../ui.js";
 
@@ -34,10 +35,11 @@ print(json.dumps({
 `;
 }
 
-function mount(root, first, changed, now) {
+function mount(root, first, changed, now, drop) {
   let state = first;
   const [wide, high] = around([...first.patterns, first.start], [-2.42, 2.42], [-1.98, 1.98]);
-  const plane = new Plane({ x: wide, y: high, label: "Patterns and the state" });
+  const plane = new Plane({ x: wide, y: high, units: first.units, label: "Patterns and the state" });
+  plane.onEmpty(drop);
   const [shadeCoarse, shadeFine] = [plane.shading(...COARSE), plane.shading(...FINE)];
   const [ways, marks, rings, names, starting] = ["paths", "marks", "patterns", "names", "start"].map((name) => plane.layer(name));
   for (const layer of [ways, marks, names]) layer.setAttribute("pointer-events", "none");
@@ -121,5 +123,7 @@ export default {
   id: "memory", title: "Attention as a memory",
   sentence: "With the patterns as keys and values, attention taken again and again walks downhill in an energy, until it rests in a pattern or in an average of near ones.",
   suggestion: "raise β until the two near patterns part into two resting places. Then choose sparsemax: patterns are retrieved exactly.",
-  notebook: "09_log_normalizer_and_hopfield", defaults, fields, mount, python,
+  notebook: "09_log_normalizer_and_hopfield",
+  own: { name: "patterns", most: 12, columns: ["x", "y"], ...listed("patterns", {}, "pattern") },
+  defaults, fields, mount, python,
 };

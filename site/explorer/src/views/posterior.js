@@ -4,6 +4,7 @@ import {
   answerOf, answerVariance, attention, entropy, evidenceField, expectedOutput, linkedPrior, logDensity, logEvidence, logJoint, logSoftmax, modes, withBackground,
 } from "../math/mixture.js";
 import { numbersOf, placeIn, point, points, range, yesNo } from "../fields.js";
+import { listed } from "../own.js";
 import { Chart, Plane, around, bars, blend, button, cents, check, color, figure, layout, literal, node, panel, readout, short, slider, svg, tensor, unitClass } from "../ui.js";
 
 const [X, Y] = [[-3, 3], [-2.4, 2.4]];
@@ -57,10 +58,11 @@ print(json.dumps({
 `;
 }
 
-function mount(root, first, changed, now) {
+function mount(root, first, changed, now, drop) {
   let state = first;
   const [x, y] = around([...first.keys, first.query], X, Y);
-  const plane = new Plane({ x, y, label: "The plane of queries and keys" });
+  const plane = new Plane({ x, y, units: first.units, label: "The plane of queries and keys" });
+  plane.onEmpty(drop);
   const shade = plane.shading(60, Math.round(60 / plane.aspect));
   const [links, rings, names, asking] = ["links", "keys", "names", "query"].map((name) => plane.layer(name));
   names.setAttribute("pointer-events", "none");
@@ -171,5 +173,7 @@ export default {
   id: "posterior", title: "Attention is a posterior",
   sentence: "A unit is picked by its prior and sends a query near its key. Attention is the probability, once the query is seen, that this unit sent it.",
   suggestion: "drag the query far away from all keys. Attention grows certain, while the evidence falls: attention alone cannot say that no key fits.",
-  notebook: "01_attention_is_a_posterior", defaults, fields, mount, python,
+  notebook: "01_attention_is_a_posterior",
+  own: { name: "keys", most: MOST, columns: ["x", "y", "answer"], ...listed("keys", { values: { at: 2, usual: 0 }, weights: { usual: 1 } }, "unit") },
+  defaults, fields, mount, python,
 };

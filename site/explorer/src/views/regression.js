@@ -60,6 +60,16 @@ print(json.dumps(printed))
 `;
 }
 
+const rows = (state) => state.keys.map((key, s) => [...key, state.values[s]]);
+
+// One more pair has the value that the true memory gives it; of values from elsewhere the true memory is not known.
+function put(state, rows) {
+  const keys = rows.map(([x, y]) => [x, y]);
+  const values = rows.map(([, , value], s) => value ?? state.values[s] ?? Math.round(1e4 * dot(state.truth ?? [0, 0], keys[s])) / 1e4);
+  const known = values.slice(0, state.values.length).every((value, s) => value === state.values[s]);
+  return { keys, values, truth: known ? state.truth : null, unit: false, pair: keys.length - 1, read: keys.length };
+}
+
 function fromURL(own) {
   const count = (own.keys ?? defaults.keys).length;
   const read = "read" in own ? own.read : Math.min(defaults.read, count);
@@ -126,12 +136,13 @@ function verdict(state, { layers, before }, truth) {
   return `${first}${exact[0].toUpperCase()}${exact.slice(1)}; ${delta}.`;
 }
 
-function mount(root, first, changed, now) {
+function mount(root, first, changed, now, drop) {
   let state = first;
   const far = (list, least) => Math.ceil(Math.max(least, ...list.flat().map((x) => 1.15 * Math.abs(x))) * 10) / 10;
   const [near, wide] = [far([...first.keys, first.query], 1.4), far([first.truth ?? summary(first).memory], 2.4)];
   const ofKeys = new Plane({ x: [-near, near], y: [-near, near], label: "The plane of keys", width: 320, ticks: false });
   const ofMemory = new Plane({ x: [-wide, wide], y: [-wide, wide], label: "The plane of the memory", width: 320, ticks: false });
+  ofKeys.onEmpty(drop);
   const [arrows, rings, names, asking] = ["arrows", "keys", "names", "query"].map((name) => ofKeys.layer(name));
   const [told, truths, letters] = ["told", "truth", "letters"].map((name) => ofMemory.layer(name));
   for (const layer of [arrows, names, told, letters]) layer.setAttribute("pointer-events", "none");
@@ -246,5 +257,7 @@ export default {
   id: "regression", title: "A memory is a regression",
   sentence: "Of keys that point the same way, linear attention adds up the answers. The exact posterior weighs them as one direction heard again, and knows in which direction it has heard nothing.",
   suggestion: "turn the query across the two keys: the exact band widens. Then read the next pair.",
-  notebook: "18_memory_is_regression", defaults, fields, fromURL, mount, python,
+  notebook: "18_memory_is_regression",
+  own: { name: "pairs of a key and a value", most: MOST, columns: ["x", "y", "value"], centred: false, rows, put },
+  defaults, fields, fromURL, mount, python,
 };

@@ -4,6 +4,7 @@ import { compared, equivalent, likeliest, metricOf, simulate } from "../math/gau
 import { evidenceField, logEvidence } from "../math/mixture.js";
 import { generator } from "../math/random.js";
 import { point, points, range, seed, whole } from "../fields.js";
+import { listed } from "../own.js";
 import { Plane, around, blend, button, cents, color, figure, layout, panel, readout, rounded, short, slider, svg, tensor, unitClass } from "../ui.js";
 
 const defaults = {
@@ -66,11 +67,12 @@ function grid(picture, queries, keys) {
   return cells;
 }
 
-function mount(root, first, changed, now) {
+function mount(root, first, changed, now, drop) {
   let state = first;
   let cells = [];
   const [x, y] = around([...first.queries, first.origin], [-4, 4], [-3, 3]);
-  const plane = new Plane({ x, y, label: "Queries, keys of this model and the queries that it would send" });
+  const plane = new Plane({ x, y, units: first.units, label: "Queries, keys of this model and the queries that it would send" });
+  plane.onEmpty(drop);
   const shade = plane.shading(64, 48);
   const [sent, stars, rings, names, origin] = ["sent", "queries", "keys", "names", "origin"].map((name) => plane.layer(name));
   const matrix = svg("svg", { role: "img" });
@@ -140,5 +142,7 @@ export default {
   id: "same-attention", title: "Same attention, another model",
   sentence: "Attention fixes a mixture only up to the origin of its keys and a metric: all these models attend alike and disagree about which queries to expect.",
   suggestion: "drag the cross, stretch the metric: no number of the matrix moves, the evidence does. Then press “Likeliest”.",
-  notebook: "01_attention_is_a_posterior", defaults, fields, mount, python,
+  notebook: "01_attention_is_a_posterior",
+  own: { name: "queries", most: 12, columns: ["x", "y"], ...listed("queries") },
+  defaults, fields, mount, python,
 };

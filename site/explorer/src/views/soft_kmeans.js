@@ -2,21 +2,23 @@
 
 import { anneal, assign, criticalGamma, em, emStep, freeEnergy, meanEntropy, meanOf, reconstruct, spread } from "../math/kmeans.js";
 import { generator } from "../math/random.js";
-import { placeIn, points as pointsField, range, seed } from "../fields.js";
+import { orNull, placeIn, points as pointsField, range, seed } from "../fields.js";
 import { Chart, Plane, around, blend, button, cents, color, figure, layout, literal, panel, readout, short, slider, tensor } from "../ui.js";
 
 const MIDDLES = [[-1.5, 0.8], [1.4, 1], [0.3, -1.3]];
 const GAMMAS = Array.from({ length: 37 }, (_, k) => 0.05 * 200 ** (k / 36));
 
-const defaults = { seed: 1, centers: [[-1.51, 0.83], [1.37, 1.02], [0.28, -1.31]], gamma: 1, center: 0 };
+const defaults = { seed: 1, points: null, centers: [[-1.51, 0.83], [1.37, 1.02], [0.28, -1.31]], gamma: 1, center: 0 };
 
-const fields = { seed, centers: pointsField(1, 12), center: placeIn("centers"), gamma: range(0.05, 10, { log: true, least: 1e-3, most: 1e3 }) };
+const fields = { seed, points: orNull(pointsField(1, 100)), centers: pointsField(1, 12), center: placeIn("centers"), gamma: range(0.05, 10, { log: true, least: 1e-3, most: 1e3 }) };
 
 // Forty points in three groups.
 export function pointsOf(seed) {
   const random = generator(seed);
   return Array.from({ length: 40 }, (_, i) => MIDDLES[i % 3].map((x) => cents(x + 0.55 * random.normal())));
 }
+
+const pointsIn = (state) => state.points ?? pointsOf(state.seed);
 
 function python(state) {
   return `import json
@@ -25,7 +27,7 @@ import torch
 from probtx_pyro import models
 
 torch.set_default_dtype(torch.float64)
-points = ${tensor(pointsOf(state.seed))}
+points = ${tensor(pointsIn(state))}
 clusters = models.SoftKMeans(${tensor(state.centers)}, ${literal(state.gamma)})
 covariance = torch.cov(points.T, correction=0)
 print(json.dumps({
@@ -39,11 +41,12 @@ print(json.dumps({
 `;
 }
 
-function mount(root, first, changed, now) {
+function mount(root, first, changed, now, drop) {
   let state = first;
   let [settled, settledFor] = [[], ""];
-  const [wide, high] = around([...pointsOf(first.seed), ...first.centers], [-3, 3], [-2.6, 2.6]);
-  const plane = new Plane({ x: wide, y: high, label: "Points and centres" });
+  const [wide, high] = around([...pointsIn(first), ...first.centers], [-3, 3], [-2.6, 2.6]);
+  const plane = new Plane({ x: wide, y: high, units: first.units, label: "Points and centres" });
+  plane.onEmpty(drop);
   const shade = plane.shading(60, Math.round(60 / plane.aspect));
   const [arrows, dots, handles, names] = ["answers", "points", "centers", "names"].map((name) => plane.layer(name));
   for (const layer of [arrows, dots, names]) layer.setAttribute("pointer-events", "none");
@@ -51,15 +54,15 @@ function mount(root, first, changed, now) {
   const read = readout({
     critical: "1 / (2 λ), λ the largest variance", spread: "spread of the centres", freeEnergy: "free energy a point", entropy: "entropy of attention, nats a point", assigned: "points that each centre has", next: "centres after one more step of EM",
   });
-  const points = () => pointsOf(state.seed);
+  const points = () => pointsIn(state);
   const keep = (centers) => centers.map((center) => center.map((x) => Number(x.toFixed(6))));
   const controls = panel("Controls", [
     slider({ name: "gamma", label: "γ, how sharply points choose", ...fields.gamma, on: (gamma) => changed({ gamma }) }),
     button("step", "One step of EM", () => changed({ centers: keep(emStep(state.centers, state.gamma, points())) })),
     button("settle", "Settle", () => changed({ centers: keep(em(state.centers, state.gamma, points(), 500, 1e-9)) })),
-    button("add", "Add a centre", () => state.centers.length < 12 && changed({ centers: [...state.centers, points()[(7 * state.centers.length) % 40]], center: state.centers.length })),
+    button("add", "Add a centre", () => state.centers.length < 12 && changed({ centers: [...state.centers, points()[(7 * state.centers.length) % points().length]], center: state.centers.length })),
     button("remove", "Remove the chosen centre", () => state.centers.length > 1 && changed({ centers: state.centers.filter((_, j) => j !== state.center), center: 0 })),
-    button("again", "Other points", () => changed({ seed: state.seed + 1 })),
+    button("again", "Other points", () => changed({ seed: state.seed + 1, points: null, units: null })),
   ]);
   layout(root, {
     main: figure(plane.node, "Drag the centres (rings). Colour: which centre a point at that place would choose. Lines: from each point to attention's answer, the average of the centres."),
@@ -70,7 +73,7 @@ function mount(root, first, changed, now) {
   return {
     update(next) {
       state = next;
-      const { centers, gamma, seed } = state;
+      const { centers, gamma } = state;
       const x = points();
       const colors = centers.map((_, j) => color(`--u${j % 8}`));
       const paper = color("--paper");
@@ -100,9 +103,10 @@ function mount(root, first, changed, now) {
       names.replaceChildren(...centers.map((center, j) => plane.text(center, String(j + 1), { dy: 6 })));
 
       const critical = criticalGamma(x);
-      if (settledFor !== `${seed} ${centers.length}`) {
+      const problem = JSON.stringify([x, centers.length]);
+      if (settledFor !== problem) {
         settled = anneal(x, centers.length, GAMMAS);
-        settledFor = `${seed} ${centers.length}`;
+        settledFor = problem;
       }
       const own = spread(centers);
       chart.range([0.05, 10], [0, 1.1 * Math.max(own, ...settled.map((p) => p[1]))]);
@@ -123,5 +127,7 @@ export default {
   id: "soft-kmeans", title: "From k-means to attention",
   sentence: "Let points choose among centres softly, and k-means becomes attention whose keys and values are the centres. How softly decides whether there are clusters at all.",
   suggestion: "move γ below the dashed line and press “Settle”: all centres meet at the mean of the points.",
-  notebook: "02_from_k_means_to_attention", defaults, fields, mount, python,
+  notebook: "02_from_k_means_to_attention",
+  own: { name: "points", most: 100, columns: ["x", "y"], rows: pointsIn, put: (_, rows) => ({ points: rows }) },
+  defaults, fields, mount, python,
 };

@@ -3,6 +3,7 @@
 import { assignmentsOf, logEvidence, summary } from "../math/together.js";
 import { ellipse } from "../math/regression.js";
 import { point, points, range } from "../fields.js";
+import { listed } from "../own.js";
 import { later } from "../parts.js";
 import { Plane, around, bars, blend, button, color, figure, layout, panel, readout, rounded, short, slider, svg, tensor, unitClass } from "../ui.js";
 
@@ -60,14 +61,14 @@ print(json.dumps({
 `;
 }
 
-function mount(root, first, changed, now) {
+function mount(root, first, changed, now, drop) {
   let state = first;
   let [mapped, best, job] = ["", null, 0];
   const [x, y] = around([...first.keys, ...first.queries, first.query], X, Y);
-  const plane = new Plane({ x, y, label: "The plane of keys and queries" });
+  const plane = new Plane({ x, y, units: first.units, label: "The plane of keys and queries" });
   const [moved, rings, dots, asking, names] = ["moved", "keys", "queries", "query", "names"].map((name) => plane.layer(name));
   for (const layer of [moved, names]) layer.setAttribute("pointer-events", "none");
-  plane.onEmpty((place) => drop(place));
+  plane.onEmpty(drop);
   const map = new Plane({ x: ENDS, y: ENDS, label: "The map of τ (to the right) and σ (upwards)", width: 320, ticks: false });
   const shade = map.shading(CELLS, CELLS);
   const [ticks, top, here] = ["ticks", "top", "here"].map((name) => map.layer(name));
@@ -81,7 +82,6 @@ function mount(root, first, changed, now) {
     logEvidence: "log evidence of the queries, nats", topEvidence: "the most on the map", top: "τ and σ there", moves: "how far the mean of each key is from its prior place",
     counts: "queries that each key has", keys: "posterior means of the keys", spread: "standard deviations of the keys, root mean square of both coordinates", attention: "attention of the new query",
   });
-  const drop = (place) => state.queries.length < 5 && changed({ queries: [...state.queries, [...place]] });
   const climb = button("top", "Top of the map", () => changed({ tau: rounded(best.tau), sigma: rounded(best.sigma) }));
   const controls = panel("Controls", [
     slider({ name: "tau", label: "Common move, τ", ...strength, on: (tau) => changed({ tau }) }),
@@ -186,5 +186,7 @@ export default {
   id: "together", title: "Together, or each on its own",
   sentence: "The keys of a domain share one move and have moves of their own. The more is shared, the more a query of one key says about all the others.",
   suggestion: "take σ to 0.03: all keys move as one. Then take τ there instead: only keys with a query move.",
-  notebook: "14_what_keys_have_in_common", defaults, fields, mount, python,
+  notebook: "14_what_keys_have_in_common",
+  own: { name: "queries", most: 5, columns: ["x", "y"], ...listed("queries") },
+  defaults, fields, mount, python,
 };
