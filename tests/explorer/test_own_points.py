@@ -17,9 +17,15 @@ OWN = {
 HEIGHTS = [(172, 61.5), (181, 80), (165, 58.5), (190, 95), (176, 70)]  # centimetres, kilograms
 
 
+def unfold(one):
+    """Opens the fold; its text is filled when it has opened, and would overwrite what is written before."""
+    one.page.get_by_text("Points of your own").click()
+    one.until("() => document.getElementById('own-points-text').value !== ''")
+
+
 def paste(one, text):
     if not one.page.locator("#own-points[open]").count():
-        one.page.get_by_text("Points of your own").click()
+        unfold(one)
     one.page.locator("#own-points-text").fill(text)
     one.page.get_by_role("button", name="Draw these points").click()
     return one.page.locator("#own-points-said").inner_text()
@@ -76,7 +82,7 @@ def test_points_in_their_units_are_standardised_and_the_axes_keep_the_units(visi
     assert one.page.locator(".plane").first.locator(".tick").all_text_contents() == again.page.locator(".plane").first.locator(".tick").all_text_contents()  # fmt: skip
     one.page.locator("#reset").click()
     assert one.state()["units"] is None
-    again.page.get_by_text("Points of your own").click()
+    unfold(again)
     shown = [list(map(float, line.split(", ")[:2])) for line in again.page.locator("#own-points-text").input_value().splitlines()[1:]]  # fmt: skip
     assert [x for row in shown for x in row] == pytest.approx(
         [x for row in HEIGHTS for x in row], abs=0.02
@@ -85,7 +91,7 @@ def test_points_in_their_units_are_standardised_and_the_axes_keep_the_units(visi
 
 def test_points_as_they_are_and_a_third_column(visit):
     one = visit("#posterior")
-    one.page.get_by_text("Points of your own").click()
+    unfold(one)
     one.page.locator("#own-points-scale").uncheck()
     assert paste(one, "0.5 1 2\n-1 0.25 -1.5") == "2 points are drawn."
     found = one.state()
