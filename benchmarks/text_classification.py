@@ -178,9 +178,9 @@ RUNS = {  # of `benchmarks.tasks`
     "CRF, mean word": "intents-crf-700",
     "words alone, mean": "intents-words-700",
     "transformer, mean word": "intents-transformer-700",
-    "the same, 22 November": "intents-transformer-1400",
-    "relative, mean word, 22 November": "intents-relative-1400",
-    "CRF, root, 22 November": "intents-rooted-1400",
+    "the same, twice the steps": "intents-transformer-1400",
+    "relative, mean word": "intents-relative-1400",
+    "CRF, root": "intents-rooted-1400",
 }
 
 
