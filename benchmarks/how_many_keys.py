@@ -571,7 +571,7 @@ def draw_figure(file: Path = FIGURE) -> None:
     first.axvline(GATE / PROBLEMS, color="black", linewidth=1, linestyle=":")
     first.set(xlim=(0, 1.03), ylim=(-0.6, len(cases) - 0.4))
     first.set_title("planted R recovered", fontsize=14)
-    first.legend(fontsize=12, frameon=False, loc="lower left")
+    first.legend(fontsize=12, frameon=False, ncols=2, loc="upper center", bbox_to_anchor=(0.5, -0.08))
     for ax, model in zip(others, models, strict=True):
         for number, (name, x) in enumerate(kept(model).items()):
             mean, error = np.array(x["held out"]).T
