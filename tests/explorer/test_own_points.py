@@ -86,7 +86,7 @@ def test_points_in_their_units_are_standardised_and_the_axes_keep_the_units(visi
     shown = [list(map(float, line.split(", ")[:2])) for line in again.page.locator("#own-points-text").input_value().splitlines()[1:]]  # fmt: skip
     assert [x for row in shown for x in row] == pytest.approx(
         [x for row in HEIGHTS for x in row], abs=0.02
-    )  # of thousandths of 12 kg
+    )  # half a thousandth of a standard deviation of 12.5 kg, and four digits of what is shown: .0063 + .005
 
 
 def test_points_as_they_are_and_a_third_column(visit):
