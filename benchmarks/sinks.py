@@ -51,7 +51,7 @@ from torch.nn import functional as F
 
 from benchmarks.language_modelling import read
 from benchmarks.reports import Tables, rows_of, whole_file, write_tables
-from benchmarks.timing import RESULTS, as_json, machine
+from benchmarks.timing import RESULTS, as_json, keep, machine
 from benchmarks.verdicts import Items, Verdict, gains, holm, still_rose, verdict
 from probtx_pyro import inspection
 from probtx_pyro.data import load_text, text_transformer
@@ -143,10 +143,7 @@ def run(model: str, settings: LanguageModelSettings, **how: Any) -> dict[str, An
         kept = ("parameters", "steps", "perplexity", "validation", "seconds")
         found = {"model": model, "settings": asdict(settings), **{name: done.results[name] for name in kept}}
         found |= {**scores_of(done.model.eval(), done.vocabulary.encode(text.validation)), "on": machine()}
-        FOLDER.mkdir(parents=True, exist_ok=True)
-        part = path.with_suffix(".part")  # a file is there whole or not at all
-        part.write_text(as_json(found))
-        part.replace(path)
+        keep(path, found)
         shutil.rmtree(out)
     return found
 

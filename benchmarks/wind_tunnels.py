@@ -66,7 +66,7 @@ from torch.nn import functional as F
 
 from benchmarks.reports import Tables, rows_of, write_tables
 from benchmarks.tasks import beyond
-from benchmarks.timing import RESULTS, as_json, machine
+from benchmarks.timing import RESULTS, keep, machine
 from benchmarks.verdicts import Items, Verdict, gains, holm, still_rose, verdict
 from benchmarks.wind_tunnel_tasks import TUNNELS, Contexts
 from probtx_pyro import nn, results
@@ -235,10 +235,7 @@ def result(settings: Settings, path: Path, trial: bool = False, **how: Any) -> d
     found = {name: done.results[name] for name in kept} | {"on": machine()}
     if not trial:
         found |= scores_of(done.model.eval())
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_suffix(".part")  # a file is there whole or not at all
-    part.write_text(as_json(found))
-    part.replace(path)
+    keep(path, found)
     shutil.rmtree(out)
     return found
 
