@@ -3,21 +3,41 @@
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from importlib.metadata import requires
+from types import MappingProxyType
 from typing import Any
 
 
 def lazily(
-    package: str, names: Mapping[str, Sequence[str]]
+    package: str, names: Mapping[str, Sequence[str]], needs: Mapping[str, tuple[str, str, str]] = MappingProxyType({})
 ) -> tuple[list[str], Callable[[str], Any], Callable[[], list[str]]]:
-    """Return ``__all__``, ``__getattr__`` and ``__dir__`` of a package,
-    from the names that each of its modules holds.
+    """Return ``__all__``, ``__getattr__`` and ``__dir__`` of a package.
+
+    Parameters
+    ----------
+    package
+        Name of the package.
+    names
+        The names that each of its modules holds; the module's own name stands for the module.
+    needs
+        Of a module that needs a package which is not always installed: import name and English name of that package, and
+        the extra that installs it.
     """
     home = {name: module for module, listed in names.items() for name in listed}
 
     def get(name: str) -> Any:
-        if name in home:
-            return getattr(import_module(f"{package}.{home[name]}"), name)
-        raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        if name not in home:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        module = home[name]
+        try:
+            found = import_module(f"{package}.{module}")
+        except ModuleNotFoundError as error:
+            needed, called, extra = needs.get(module, (None, "", ""))
+            if error.name is None or error.name.partition(".")[0] != needed:
+                raise
+            raise ModuleNotFoundError(
+                f"{name} needs {called}, which is not installed: {install_advice(extra)}"
+            ) from None
+        return found if module == name else getattr(found, name)
 
     return list(home), get, lambda: sorted(home)
 
@@ -33,32 +53,3 @@ def install_advice(extra: str) -> str:
         if marker.strip() in (f"extra == '{extra}'", f'extra == "{extra}"')
     ]
     return f"pip install -e '.[{extra}]' in the folder of the repository, or pip install {' '.join(packages)}"
-
-
-def with_extra(package: str, homes: Mapping[str, str], needs: str, extra: str) -> Callable[[str], Any]:
-    """Return ``__getattr__`` of a package with names that need a package which is not always installed.
-
-    Parameters
-    ----------
-    package
-        Name of the package.
-    homes
-        The module that holds each name.
-    needs, extra
-        Import name and English name of what they need, as in ``"sklearn scikit-learn"``; the extra that installs it.
-    """
-    module, called = needs.split()
-
-    def get(name: str) -> Any:
-        if name not in homes:
-            raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        try:
-            return getattr(import_module(homes[name]), name)
-        except ModuleNotFoundError as error:
-            if error.name is None or error.name.partition(".")[0] != module:
-                raise
-            raise ModuleNotFoundError(
-                f"{name} needs {called}, which is not installed: {install_advice(extra)}"
-            ) from None
-
-    return get

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from torch.serialization import add_safe_globals
 
-from probtx_pyro._lazy import with_extra
+from probtx_pyro._lazy import lazily
 from probtx_pyro.models import layers
 from probtx_pyro.models._bayesian import Bayesian, bayesian
 from probtx_pyro.models._from_points import from_points, held_out_evidence
@@ -60,8 +60,10 @@ if TYPE_CHECKING:
 add_safe_globals([Bayesian, Saved, LowRank, Clustering, Edges])
 
 
-_ESTIMATOR = {"SoftKMeansEstimator": "probtx_pyro.models._soft_kmeans_estimator"}
-__getattr__ = with_extra(__name__, _ESTIMATOR, "sklearn scikit-learn", "tour")
+_ESTIMATOR = "_soft_kmeans_estimator"
+__getattr__ = lazily(
+    __name__, {_ESTIMATOR: ("SoftKMeansEstimator",)}, {_ESTIMATOR: ("sklearn", "scikit-learn", "tour")}
+)[1]
 
 __all__ = ["GaussianMixture", "OutputModes", "from_points", "held_out_evidence", "GaussianKeys", "LinearKeys"]
 __all__ += ["linear_key_attention", "DependencyCRF", "LowRank", "LogNormalizer", "Hopfield", "Retrieval", "FixedPoints"]
