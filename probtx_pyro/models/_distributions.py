@@ -131,7 +131,7 @@ class MixtureDensity(TorchDistribution):
     def __init__(self, mixture: Any, num_queries: int, validate_args: bool | None = None):
         self.mixture, self.num_queries = mixture, num_queries
         with torch.no_grad():
-            emitted = mixture.emission(torch.zeros((), dtype=torch.long, device=mixture.log_weights().device))
+            emitted = mixture.emission(torch.zeros(1, dtype=torch.long, device=mixture.log_weights().device))
         self._support = emitted.support
         batch = torch.Size((*mixture.batch_shape, num_queries))
         super().__init__(batch, emitted.event_shape, validate_args=validate_args)

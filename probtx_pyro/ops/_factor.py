@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.linalg import vector_norm
 
-from probtx_pyro.ops._numerics import common_shape, exporting, known
+from probtx_pyro.ops._numerics import common_shape, exporting, known, values_hidden
 from probtx_pyro.typing import PerQuery, PerUnit, QueryStatistics, UnitParameters
 
 EXPANDED = {torch.float32: 2.0**10, torch.float64: 2.0**16}
@@ -103,7 +103,7 @@ def far_apart(
         if bound * (length * length) <= 1:
             return None
     except RuntimeError as error:
-        if "vmap" not in str(error):
+        if not values_hidden(error):
             raise
         return None
     each = 0.5 * (precision.amax(-1) if precision.dim() else precision).double() / most

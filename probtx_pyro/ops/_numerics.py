@@ -103,16 +103,21 @@ def sum_to(x: Tensor, shape: torch.Size | tuple[int, ...]) -> Tensor:
 
 def known(condition: Tensor, otherwise: bool) -> bool:
     """The boolean that a tensor of one element holds;
-    ``otherwise`` inside ``torch.func.vmap`` and ``torch.export``, which hide values.
+    ``otherwise`` inside ``torch.func.vmap``, ``torch.export`` and ``make_fx``, which hide values.
     """
     if exporting():
         return otherwise
     try:
         return bool(condition)
     except RuntimeError as error:
-        if "vmap" not in str(error):
+        if not values_hidden(error):
             raise
         return otherwise
+
+
+def values_hidden(error: RuntimeError) -> bool:
+    """True of the error that ``torch.func.vmap`` or ``make_fx`` raises where a number is read from a tensor."""
+    return "vmap" in str(error) or "tracing tensor" in str(error)
 
 
 def transformed() -> bool:

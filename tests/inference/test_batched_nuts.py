@@ -226,7 +226,7 @@ def test_a_correlated_normal_of_unequal_scales(adaptation):
         correlated, torch.linalg.cholesky(covariance), num_samples=20, num_warmup=100, num_chains=100, seed=0,
         adaptation=adaptation, start="prior", max_tree_depth=7,
     )  # fmt: skip
-    assert draws.record["evaluation"] == "program by vmap" and not draws.statistics["diverging"].any()
+    assert draws.record["evaluation"] == "program by vmap, replayed" and not draws.statistics["diverging"].any()
     x = draws.samples["x"] / scales
     assert_moments(x, torch.zeros(4), covariance / scales / scales[:, None])
     assert (
@@ -364,6 +364,45 @@ def test_the_record_says_how_the_density_was_evaluated(program, how):
     draws = inference.nuts(*program(), num_samples=3, num_warmup=3, num_chains=3, seed=0, max_tree_depth=3)
     assert draws.record["evaluation"] == how
     assert all(torch.isfinite(x).all() and x.shape[:2] == (3, 3) for x in draws.samples.values())
+
+
+@pytest.mark.parametrize("program", [
+    lambda: (schools, torch.randn(5, generator=generator(2)), torch.ones(5)), pytest.param(hierarchical, marks=pytest.mark.slow),
+], ids=["plain", "hierarchy"])  # fmt: skip
+def test_a_replayed_program_gives_the_same_draws_to_the_bit(program, monkeypatch):
+    def call(recorded):
+        monkeypatch.setattr("probtx_pyro.inference._nuts.RECORDED", recorded)
+        return inference.nuts(*program(), num_samples=10, num_warmup=10, num_chains=3, seed=0, max_tree_depth=4)
+
+    replayed, run = call(5), call(10**9)
+    assert [x.record["evaluation"] for x in (run, replayed)] == ["program by vmap", "program by vmap, replayed"]
+    for kind in ("samples", "statistics"):
+        for name, x in getattr(run, kind).items():
+            assert torch.equal(getattr(replayed, kind)[name], x), name
+
+
+def test_a_program_that_is_not_the_same_twice_is_not_replayed(monkeypatch):
+    runs = []
+
+    def aging():
+        runs.append(1)
+        pyro.sample("x", Normal(1e-9 * len(runs), 1.0))
+
+    monkeypatch.setattr("probtx_pyro.inference._nuts.RECORDED", 5)
+    draws = inference.nuts(aging, num_samples=5, num_warmup=5, num_chains=2, seed=0, max_tree_depth=3)
+    assert draws.record["evaluation"] == "program by vmap" and len(runs) > 10
+
+
+def test_a_replay_is_of_its_own_number_of_rows_and_the_program_of_others():
+    found = parameters(*hierarchical()[:1], hierarchical()[1:])
+    lanes = Lanes(found, starts(found, 3, "prior", 0))
+    lanes._before = 1
+    with pyro.validation_enabled(False):
+        expected = lanes(lanes.start)
+        assert lanes.how == "program by vmap, replayed"
+        for rows in (slice(3), slice(1, 3)):
+            for x, y in zip(lanes(lanes.start[rows]), expected, strict=True):
+                assert torch.allclose(x, y[rows], rtol=1e-12)
 
 
 def test_a_bad_start_of_one_chain_is_named():
