@@ -560,7 +560,7 @@ def draw_figure(file: Path = FIGURE) -> None:
 
     models = [model for model in (SMALL, LARGE) if kept(model)]
     cases = [case for case in reversed(CASES) if kept(case)]
-    figure, panels = pyplot.subplots(1, 1 + len(models), figsize=(4.5 * (1 + len(models)), 4.8), layout="constrained", squeeze=False)  # fmt: skip
+    figure, panels = pyplot.subplots(1, 1 + len(models), figsize=(4.8 * (1 + len(models)), 5.2), layout="constrained", squeeze=False)  # fmt: skip
     first, *others = panels[0]
     for number, (name, mark) in enumerate(zip(CRITERIA, "osD^", strict=True)):
         shares = [recovered(case)[name] / len(kept(case)) for case in cases]
@@ -581,7 +581,7 @@ def draw_figure(file: Path = FIGURE) -> None:
         ax.set_title(f"heads of {model}", fontsize=14)
         ax.set_xlabel("keys of a unit, R", fontsize=13)
         ax.set_ylabel("held-out nats a query over one key", fontsize=13)
-        ax.legend(fontsize=12, frameon=False, ncols=2)
+        ax.legend(fontsize=12, frameon=False, ncols=4, columnspacing=1, loc="upper center", bbox_to_anchor=(0.5, -0.15))
     for ax in panels[0]:
         ax.spines[["top", "right"]].set_visible(False)
         ax.tick_params(labelsize=12)

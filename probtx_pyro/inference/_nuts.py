@@ -344,8 +344,8 @@ class Lanes:
         return energies.detach(), slopes.detach()  # a program may hold parameters of its own
 
     def _recording(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """By vmap; after some evaluations by replaying the tensor operations of one, a third of the time of running
-        the program. Where it looks at numbers, or the replay is not the same to the bit, the program runs on.
+        """The program by vmap, which after some evaluations records the tensor operations of one and replays them,
+        in a third of the time. Where it looks at numbers, or a replay differs in a bit, it runs on.
         """
         found = self._by_vmap(rows)
         self._before -= 1
