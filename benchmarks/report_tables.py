@@ -75,6 +75,7 @@ def _tasks() -> Tables:
     return {
         "tasks": tasks.printed(tasks.table(list(tasks.TASKS), None)),
         "steps": tasks.table_of_steps("masked sentences"),
+        "steps, with repeats": tasks.table_of_steps("masked sentences", tasks.FOLDER / "with_repeats"),
     }
 
 
