@@ -46,10 +46,11 @@ SHOWS = {  # what each view shows, in any state
     "together": "Keys of a domain share one move and have moves of their own. A sum over all assignments says exactly how far each key has gone, and how likely the queries are under each pair of strengths.",
     "trained-head": "A small transformer, trained on text, reads what is typed into the page. One of its heads is shown with its attention, and with the mixtures that have this attention: from softmax's own, which does not expect the head's queries, to the likeliest of them.",
     "novelty": "A memory of three classes meets points of a fourth. How sure attention is of a class does not tell them from known ones, and may be surer of the unknown; the evidence tells them, as far as the model is right.",
+    "one-click": "A photograph that is clicked on, class by class: the mask and its uncertainty at once, what paths, colours and neighbours say of any unit, and which units a pixel asks, as the library's segmenter has them.",
     "two-keys": "A unit with two keys may own both sides of another; with one key each and one precision, every unit owns a convex region.",
 }  # fmt: skip
 
-PAGES = {"trained-head": "trained_head.html"}  # views with a page of their own; site/explorer/src/pages
+PAGES = {"trained-head": "trained_head.html", "one-click": "one_click.html"}  # views with a page of their own; site/explorer/src/pages
 
 PLACED = [
     Placed(

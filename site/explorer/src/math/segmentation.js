@@ -242,12 +242,12 @@ function nearest({ queries }, marks, i) {
   return marks[squares.indexOf(Math.min(...squares))][1];
 }
 
-// What speaks for class 2 in a unit, in nats of log odds: paths, colours and neighbours, where it is neither clicked nor forbidden a class.
+// What speaks for class 2 in a unit, in nats of log odds: paths, colours and neighbours; where clicks say its class, these alone count.
 export function partsOf(model, found, j) {
   const odds = ([a, b]) => b - a;
-  const neighbours = odds(CLASSES.map((c) => told(model.neighbours[j], found.belief, found.coupling, c)));
+  const fromNeighbours = odds(CLASSES.map((c) => told(model.neighbours[j], found.belief, found.coupling, c)));
   const clicked = found.known[j][0] + found.known[j][1] > 0;
-  return { paths: clicked ? null : odds(found.paths[j]), colours: odds(found.colours[j]), neighbours, clicked, forbidden: found.strays[j].some(Boolean) };
+  return { paths: clicked ? null : odds(found.paths[j]), colours: odds(found.colours[j]), fromNeighbours, clicked, torn: Math.min(...found.marked[j]) > 0, forbidden: found.strays[j].some(Boolean) };
 }
 
 // a_jk, the share of each neighbour in what a unit is told: [unit, share].
