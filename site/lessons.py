@@ -50,7 +50,10 @@ SHOWS = {  # what each view shows, in any state
     "two-keys": "A unit with two keys may own both sides of another; with one key each and one precision, every unit owns a convex region.",
 }  # fmt: skip
 
-PAGES = {"trained-head": "trained_head.html", "one-click": "one_click.html"}  # views with a page of their own; site/explorer/src/pages
+PAGES = {
+    "trained-head": "trained_head.html",
+    "one-click": "one_click.html",
+}  # views with a page of their own; site/explorer/src/pages
 
 PLACED = [
     Placed(

@@ -61,11 +61,13 @@ def script() -> str:
     """Return ``globalThis.PHOTOGRAPH = {height, width, down, across, step, settings, arrays: name -> [type, start, count], data}``."""
     found, lab, drawn = segmenter(), rounded_colours(picture()), np.packbits(truth() == PAGODA)
     units, pairs = found.units, found.units.edges.pairs.numpy()
+    order = torch.cat([group.places for group in units.edges.groups]).numpy()  # in which units are updated
+    whole = {"home": units.home, "pairs": pairs, "order": order, "rim": units.rim, "truth": drawn}
     kept = {
         "hops": ("Float64Array", "<f8", np.asarray(units.hops[pairs[:, 0], pairs[:, 1]])),
         **{name: ("Float32Array", "<f4", getattr(units, name).numpy()) for name in FLOATS},
         "lab": ("Int8Array", "i1", lab),
-        **{name: ("Uint8Array", "u1", x) for name, x in (("home", units.home), ("pairs", pairs), ("truth", drawn))},
+        **{name: ("Uint8Array", "u1", x) for name, x in whole.items()},
     }  # the widest numbers first, so that each array begins at a multiple of their size
     arrays, parts, start = {}, [], 0
     for name, (kind, dtype, x) in kept.items():

@@ -335,7 +335,7 @@ export const STEPS = {
   ],
   "one-click": [
     {
-      says: "Two of 5,551 pixels are clicked, one of the pagoda and one of the rest. The library's segmenter has told every pixel a class.", state: {},
+      says: "Two of 5,551 pixels are clicked, one of the pagoda and one of the rest. The library's segmenter has given every pixel a class.", state: {},
       asks: "How well does the mask agree with one that was drawn by hand?", then: {},
       answers: "Its intersection over union is {overlap}; {wrong} pixels are wrong. The ring is on one of them, in the trees at the pagoda's foot.",
     },

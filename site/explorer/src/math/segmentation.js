@@ -22,9 +22,6 @@ export function decode(photograph) {
     found.neighbours[j].push([k, e]);
     found.neighbours[k].push([j, e]);
   }
-  found.order = orderOf(found.neighbours);
-  const frame = (i) => i < width || i >= found.pixels - width || i % width === 0 || i % width === width - 1;
-  found.rim = [...new Set([...found.home].filter((_, i) => frame(i)))].sort((a, b) => a - b);
   found.toFrame = pathsFrom(found, found.rim);
   found.most = Float64Array.from({ length: found.units }, (_, j) => Math.max(...found.colours.subarray(j * found.shares.length, (j + 1) * found.shares.length)));
   found.densities = Float64Array.from(found.colours, (x, at) => Math.exp(x - found.most[Math.floor(at / found.shares.length)])); // over the largest of their unit
@@ -81,16 +78,6 @@ function attentionOf(model) {
     weights.forEach((w, k) => (found[9 * i + k] = w / total));
   }
   return found;
-}
-
-// The order of updates: groups of units that no edge joins, one after the other, the first fit in the order of the units.
-function orderOf(neighbours) {
-  const number = [];
-  neighbours.forEach((own, j) => {
-    const taken = new Set(own.filter(([k]) => k < j).map(([k]) => number[k]));
-    number.push(neighbours.findIndex((_, n) => !taken.has(n)));
-  });
-  return neighbours.map((_, j) => j).sort((a, b) => number[a] - number[b] || a - b);
 }
 
 // The length of the shortest path from every unit to the nearest of some, and the next unit on it.
@@ -156,7 +143,7 @@ function told(neighbours, belief, coupling, c) {
   return sum;
 }
 
-// Q, by sweeps over the units: Q_j = softmax(h_j + Σ_k w_jk Q_k); it stops where no number moves by more than a thousandth of the largest.
+// Q, by sweeps over the units in the order of the library's groups, in which no edge joins two: Q_j = softmax(h_j + Σ_k w_jk Q_k); it stops where no number moves by more than a thousandth of the largest.
 function meanField({ order, neighbours }, unary, coupling) {
   const belief = unary.map(softmax);
   let scale = Math.max(...belief.flat());
@@ -177,7 +164,7 @@ function meanField({ order, neighbours }, unary, coupling) {
 function straysOf({ neighbours, rim }, marked, belief, outside) {
   const labels = belief.map(([a, b]) => (b > a ? 1 : 0));
   const beyond = outside[1] > outside[0] ? 1 : 0;
-  const open = labels.flatMap((c, j) => (marked[j][c] > 0 ? [j] : [])).concat(rim.filter((j) => labels[j] === beyond));
+  const open = labels.flatMap((c, j) => (marked[j][c] > 0 ? [j] : [])).concat([...rim].filter((j) => labels[j] === beyond));
   const held = new Set(open);
   for (const j of open) for (const [k] of neighbours[j]) if (labels[k] === labels[j] && !held.has(k)) open.push(k) && held.add(k);
   return labels.map((c, j) => CLASSES.map((own) => own === c && !held.has(j)));

@@ -137,7 +137,7 @@ function signedBars(picture, rows) {
       return [
         svg("text", { x: left - 10, y: y + 15, "text-anchor": "end" }, name),
         svg("rect", { x: (left + half - (x < 0 ? wide : 0)).toFixed(1), y, width: wide.toFixed(1), height: high - 6, class: `fill ${LOOK[x < 0 ? REST : PAGODA]}` }),
-        svg("text", { x: left + half + beside, y: y + 15, "text-anchor": x < 0 ? "start" : "end" }, x.toFixed(1).replace("-", "−")),
+        svg("text", { x: left + half + beside, y: y + 15, "text-anchor": x < 0 ? "start" : "end" }, (Math.abs(x) < 0.05 ? "0.0" : x.toFixed(1)).replace("-", "−")),
       ];
     }),
     svg("path", { d: `M${left + half} 0v${rows.length * high}`, class: "axis" }),
@@ -200,7 +200,7 @@ function mount(root, first, changed, now) {
   const saying = figure(parts, "");
   const read = readout({
     overlap: "intersection over union with the mask drawn by hand", share: "share of the picture taken for pagoda", wrong: "pixels that are wrong", expected: "pixels expected to be wrong", clicks: "clicks", probability: "p(pagoda) of the pixel",
-    drawn: "its class in the mask drawn by hand, 1 the rest, 2 pagoda", unit: "its unit", attention: "attention of the pixel to its three nearest units", paths: "log odds of the unit: paths, nats", colours: "colours", neighbours: "neighbours", unitProbability: "probability that the unit is pagoda, in the field", told: "what its neighbours tell it, in shares: rest, pagoda",
+    drawn: "its class in the mask drawn by hand, 1 the rest, 2 pagoda", unit: "its unit", attention: "attention of the pixel to the three units that it asks most", paths: "log odds of the unit: paths, nats", colours: "colours", neighbours: "neighbours", unitProbability: "probability that the unit is pagoda, in the field", told: "what its neighbours tell it, in shares: rest, pagoda",
     lengths: "length of the path to the rest, to the pagoda",
   });
   const undoing = button("undo", "Take back a click", undo);
@@ -215,7 +215,7 @@ function mount(root, first, changed, now) {
   layout(root, {
     main: figure(plane.node, "Click, or move the ring by arrow keys and press Enter. Squares: clicks on the pagoda; discs: on the rest. Pointed at: the unit's attention to its neighbours (white), and its shortest paths to clicks or to the frame."),
     controls, numbers: read, aspect: plane.aspect, across: 2,
-    others: [figure(shares, "Attention of the pixel to its three nearest units."), saying],
+    others: [figure(shares, "Attention of the pixel: the three units that it asks most."), saying],
   });
 
   function draw(found) {
