@@ -202,8 +202,10 @@ def test_it_is_clicked_and_clicks_are_taken_back_and_the_address_keeps_them(open
     one.page.get_by_role("radio", name="nothing").check()
     one.page.mouse.click(*spot(one, 10, 30))
     assert one.state()["clicks"] == CLICKS[:3] and one.state()["pixel"] == [10, 30]
-    one.page.mouse.move(*spot(one, 40, 80))  # the mouse looks, and changes no state
-    assert "Pixel 40, 80 is" in one.page.locator("#now").inner_text() and one.state()["pixel"] == [10, 30]
+    numbers = one.numbers()
+    one.page.mouse.move(*spot(one, 40, 80))  # the mouse looks, and changes neither state nor numbers
+    assert "Pixel 40, 80 is" in one.page.locator("#now").inner_text()
+    assert one.state()["pixel"] == [10, 30] and one.numbers() == numbers
     one.page.mouse.move(5, 5)
     assert "Pixel 10, 30 is" in one.page.locator("#now").inner_text()
     one.until("() => location.hash === explorer.address()")
@@ -298,6 +300,9 @@ def test_each_claim_of_its_steps_holds(open_click):
     ]  # fmt: skip
     one = open_click()
     one.page.locator("#steps-open").click()
+    said = one.page.locator(".words").inner_text()
+    one.page.mouse.move(*spot(one, 40, 80))  # a mouse that rests on the picture changes nothing that is told
+    assert one.page.locator(".words").inner_text() == said
     for number, claim in enumerate(claims):
         asked = one.numbers()
         one.page.locator("#step-on").click()

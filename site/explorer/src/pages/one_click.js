@@ -199,7 +199,7 @@ function mount(root, first, changed, now) {
   const parts = svg("svg", { role: "img" });
   const saying = figure(parts, "");
   const read = readout({
-    overlap: "intersection over union with the mask drawn by hand", share: "share of the picture taken for pagoda", wrong: "pixels that are wrong", expected: "pixels expected to be wrong", clicks: "clicks", probability: "p(pagoda) of the pixel",
+    overlap: "intersection over union with the mask drawn by hand", share: "share of the picture taken for pagoda", wrong: "pixels that are wrong", expected: "pixels expected to be wrong", clicks: "clicks", probability: "p(pagoda) of the pixel in the ring",
     drawn: "its class in the mask drawn by hand, 1 the rest, 2 pagoda", unit: "its unit", attention: "attention of the pixel to the three units that it asks most", paths: "log odds of the unit: paths, nats", colours: "colours", neighbours: "neighbours", unitProbability: "probability that the unit is pagoda, in the field", told: "what its neighbours tell it, in shares: rest, pagoda",
     lengths: "length of the path to the rest, to the pagoda",
   });
@@ -254,11 +254,12 @@ function mount(root, first, changed, now) {
   function inspect() {
     const found = summary(state);
     const pixel = over ?? state.pixel;
-    const seen = look(model, found, pixel);
-    const [px, py] = plane.at(middle(pixel)).map((z) => z.toFixed(1));
+    const own = look(model, found, state.pixel); // the numbers, of which a step tells, are those of the ring
+    const seen = over ? look(model, found, over) : own;
+    const [px, py] = plane.at(middle(state.pixel)).map((z) => z.toFixed(1));
     pointer.setAttribute("transform", `translate(${px} ${py})`);
     pointer.setAttribute("aria-label", `The pointer at row ${state.pixel[0]}, column ${state.pixel[1]}; arrow keys move it, Enter clicks, Backspace takes a click back`);
-    const open = found && !seen.clicked && !seen.torn;
+    const [open, told] = [seen, own].map((one) => found && !one.clicked && !one.torn);
     ways.replaceChildren(
       ...(found ? seen.neighbours.map(([k, a]) => plane.path([place(seen.unit), place(k)], { class: "attends", style: `stroke-width: ${(30 * a).toFixed(1)}` })) : []),
       ...(open ? seen.routes.flatMap((route, c) => [["aim wide", 10 - 4 * c], [`way ${LOOK[c + 1]}`, 7 - 4 * c]].map(([name, wide]) => plane.path(wayOf(route), { class: name, style: `stroke-width: ${wide}` }))) : []),
@@ -276,9 +277,9 @@ function mount(root, first, changed, now) {
     const where = `Pixel ${pixel.join(", ")}`;
     now(!found ? "Click the pagoda, and the rest." : `Intersection over union ${found.overlap.toFixed(3)} after ${state.clicks.length} clicks. ${where} is pagoda with probability ${seen.probability.toFixed(3)}.`);
     read.set({
-      clicks: state.clicks.length, drawn: model.truth[seen.i] + 1, unit: seen.unit, attention: seen.asked.map(([, w]) => w), overlap: found?.overlap ?? null, share: found?.share ?? null, wrong: found?.wrong ?? null, expected: found?.expected ?? null,
-      probability: seen.probability ?? null, unitProbability: seen.unitProbability ?? null, told: seen.told ?? null, lengths: found ? found.lengths[seen.unit] : null,
-      paths: open ? seen.paths : null, colours: open ? seen.colours : null, neighbours: open ? seen.fromNeighbours : null,
+      clicks: state.clicks.length, drawn: model.truth[own.i] + 1, unit: own.unit, attention: own.asked.map(([, w]) => w), overlap: found?.overlap ?? null, share: found?.share ?? null, wrong: found?.wrong ?? null, expected: found?.expected ?? null,
+      probability: own.probability ?? null, unitProbability: own.unitProbability ?? null, told: own.told ?? null, lengths: found ? found.lengths[own.unit] : null,
+      paths: told ? own.paths : null, colours: told ? own.colours : null, neighbours: told ? own.fromNeighbours : null,
     });
   }
 
