@@ -52,6 +52,8 @@ NUMBERS = [
     "twelve",
     "thirteen",
     "fourteen",
+    "fifteen",
+    "sixteen",
 ]
 LISTS = {"docs/course/glossary.md", "docs/what_serves_what.md"}  # pages whose tables are lists on a phone
 
@@ -220,14 +222,16 @@ def copy_explorer() -> None:
         'data-notebooks="../../notebooks/" data-suffix=".ipynb"',
         'data-notebooks="../notebooks/" data-suffix=".html"',
     )
-    page, weights = (lessons.script_of(EXPLORER.parent / f"{name}.py") for name in ("build", "weights"))
+    page = lessons.script_of(EXPLORER.parent / "build.py")
     texts = {"index.html": EXPLORER.read_text()}
     texts |= {name: page.page(Path(name).stem) for name in lessons.PAGES.values()}
     for name, text in texts.items():
         if inside not in text:
             raise ValueError(f"{name} of the explorer does not say where the notebooks are: {inside}")
         (OUT / "explorer" / name).write_text(text.replace(inside, beside, 1))
-    (OUT / "explorer/weights.js").write_text(weights.script())
+    for name in page.BESIDE.values():
+        script = lessons.script_of(EXPLORER.parent / f"{name}.py").script()
+        (OUT / "explorer" / f"{name}.js").write_text(script)
 
 
 def files(pages: dict[str, str]) -> set[str]:

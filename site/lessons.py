@@ -46,10 +46,14 @@ SHOWS = {  # what each view shows, in any state
     "together": "Keys of a domain share one move and have moves of their own. A sum over all assignments says exactly how far each key has gone, and how likely the queries are under each pair of strengths.",
     "trained-head": "A small transformer, trained on text, reads what is typed into the page. One of its heads is shown with its attention, and with the mixtures that have this attention: from softmax's own, which does not expect the head's queries, to the likeliest of them.",
     "novelty": "A memory of three classes meets points of a fourth. How sure attention is of a class does not tell them from known ones, and may be surer of the unknown; the evidence tells them, as far as the model is right.",
+    "one-click": "A photograph that is clicked on, class by class: the mask and its uncertainty at once, what paths, colours and neighbours say of any unit, and which units a pixel asks, as the library's segmenter has them.",
     "two-keys": "A unit with two keys may own both sides of another; with one key each and one precision, every unit owns a convex region.",
 }  # fmt: skip
 
-PAGES = {"trained-head": "trained_head.html"}  # views with a page of their own; site/explorer/src/pages
+PAGES = {
+    "trained-head": "trained_head.html",
+    "one-click": "one_click.html",
+}  # views with a page of their own; site/explorer/src/pages
 
 PLACED = [
     Placed(
@@ -132,6 +136,10 @@ PLACED = [
     Placed(
         "11_inside_a_trained_transformer", "Eight heads, five statistics", "trained-head", {"head": "0.1"},
         "Type a text of your own, choose a head, and take “Own model to best” to 1: no weight moves, and the queries that the model sends come to where the real ones are.",
+    ),
+    Placed(
+        "12_interactive_segmentation", "What does one click change?", "one-click", {},
+        "Here all clicks are taken at once. Click on the trees at the pagoda's foot as rest: what else turns? Then let each unit answer on its own.",
     ),
     Placed(
         "13_learning_the_priors", "Through the steps, or at the fixed point?", "keys-adapt", {"steps": 1},

@@ -2,7 +2,7 @@
 
 ``python site/explorer/build.py`` writes both; ``--check`` says whether they are up to date. Modules of ``src/`` are put in the
 order of their imports, each inside a function of its own; every file of ``src/views`` is a view. A file of ``src/pages`` is a view
-with a page of its own, which reads ``weights.js`` beside it; `site/build.py` writes both.
+with a page of its own, which reads a script beside it (`BESIDE`); `site/build.py` writes both.
 """
 
 import re
@@ -11,6 +11,10 @@ from pathlib import Path
 
 FOLDER = Path(__file__).resolve().parent
 SOURCE = FOLDER / "src"
+BESIDE = {
+    "trained_head": "weights",
+    "one_click": "photograph",
+}  # scripts that pages read, written by the files of these names
 WRITTEN = (FOLDER / "index.html", FOLDER.parents[1] / "probtx_pyro" / "cli" / "_explorer.html")
 
 IMPORT = re.compile(r'^import\s+(?:(\w+)|\{([^}]*)\})\s+from\s+"([^"]+)";\n', re.MULTILINE)
@@ -88,7 +92,7 @@ def page(alone: str | None = None) -> str:
     policy = "script-src 'unsafe-inline'"
     beside = template.replace(policy, f"{policy} 'self' file:", 1)  # a page that is opened as a file has no self
     head, _, script = beside.rpartition("<script>")
-    return f'{head}<script src="weights.js"></script>\n<script>{script}'
+    return f'{head}<script src="{BESIDE[alone]}.js"></script>\n<script>{script}'
 
 
 def main(words: list[str]) -> int:

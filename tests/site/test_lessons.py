@@ -47,19 +47,20 @@ def test_each_view_has_a_heading_a_sentence_and_a_section_of_its_own():
     assert build.views().keys() <= lessons.SHOWS.keys()
 
 
-def test_views_with_a_page_of_their_own_are_built_with_their_weights(tmp_path, monkeypatch):
+def test_views_with_a_page_of_their_own_are_built_with_what_they_read(tmp_path, monkeypatch):
     monkeypatch.setattr(build, "OUT", tmp_path)
     build.copy_explorer()
     written = {path.name for path in (tmp_path / "explorer").iterdir()}
-    assert written == {"index.html", "weights.js", *lessons.PAGES.values()}
+    assert written == {"index.html", "weights.js", "photograph.js", *lessons.PAGES.values()}
     sources = {path.stem for path in (ROOT / "site/explorer/src/pages").glob("*.js")}
     assert {
         Path(name).stem for name in lessons.PAGES.values()
     } == sources and lessons.PAGES.keys() <= build.views().keys()
     for name in lessons.PAGES.values():
         text = (tmp_path / "explorer" / name).read_text()
-        assert '<script src="weights.js"></script>' in text and 'data-notebooks="../notebooks/"' in text
-    assert "weights.js" not in re.sub("Error.*", "", (tmp_path / "explorer/index.html").read_text())
+        beside = re.findall(r'<script src="(\w+\.js)">', text)
+        assert len(beside) == 1 and set(beside) <= written and 'data-notebooks="../notebooks/"' in text
+    assert "<script src" not in (tmp_path / "explorer/index.html").read_text()
 
 
 def test_a_heading_that_is_not_there_is_refused():

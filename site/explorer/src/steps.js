@@ -8,6 +8,7 @@ const SADDLE = { values: [[-1, 0], [1, 0]], weights: [1, 1], sd: 0.5, start: [0,
 const SEVEN = [[-1.2, 0.1], [-0.8, -0.4], [-1.5, -0.2], [-0.9, 0.3], [1.9, 0.2], [2.2, -0.3], [1.6, 0.4]];
 const MAN = { sentence: "the old man the boats", coupling: 2, schedule: "synchronous" };
 const MIDDLE = { hidden: [0.1, 0.1], query: [0.3, 0] };
+const THREE = [[22, 68, 1], [35, 30, 2], [58, 32, 1]]; // clicks on a picture
 const ACROSS = { query: [-0.59, 0.81] };
 
 export const STEPS = {
@@ -330,6 +331,38 @@ export const STEPS = {
       says: "The best place of the map has σ = {top.1}.", state: {},
       asks: "D's query moves the other way. What does the map say of σ?", then: { queries: [[-1.6, -0.55], [1.25, -1.2], [1.8, -0.1]] },
       answers: "That keys have moves of their own: its top is at τ = {top.0} and σ = {top.1} now.",
+    },
+  ],
+  "one-click": [
+    {
+      says: "Two of 5,551 pixels are clicked, one of the pagoda and one of the rest. The library's segmenter has given every pixel a class.", state: {},
+      asks: "How well does the mask agree with one that was drawn by hand?", then: {},
+      answers: "Its intersection over union is {overlap}; {wrong} pixels are wrong. The ring is on one of them, in the trees at the pagoda's foot.",
+    },
+    {
+      says: "The ring is on a tree, of which the answer says pagoda with probability {probability}.", state: {},
+      asks: "Who says so: paths to the clicks, colours, or the neighbours?", then: {},
+      answers: "Of the log odds of its unit, paths give {paths}, colours {colours} and neighbours {neighbours} nats: it is the units about it that make it sure.",
+    },
+    {
+      says: "With path_evidence = 1.8 a click reaches along short paths of like colours.", state: {},
+      asks: "Take it to 0: colours and neighbours are left. Is the pagoda still found?", then: { pathEvidence: 0 },
+      answers: "No, the intersection over union is {overlap}: {share %} of the picture has colours of the clicked pagoda.",
+    },
+    {
+      says: "The segmenter expects {expected} wrong pixels, and {wrong} are wrong.", state: { show: "doubt" },
+      asks: "Let each unit answer on its own. Are its mask and its uncertainty better or worse?", then: { units: "alone" },
+      answers: "The mask is about as good, {wrong} are wrong. But {expected} are expected to be: without neighbours hardly a unit is sure.",
+    },
+    {
+      says: "A third click will be right: the pixel in the middle of the largest error is of the rest. The overlap is {overlap}.", state: {},
+      asks: "Can a right click do harm?", then: { clicks: THREE },
+      answers: "Yes, the overlap falls to {overlap}. What the click implies for other pixels is inferred, and now the foot of the pagoda goes with the trees.",
+    },
+    {
+      says: "After three clicks {wrong} pixels are wrong.", state: { clicks: THREE },
+      asks: "Two more, each in the middle of the largest error then. Where does that lead?", then: { clicks: [...THREE, [47, 46, 2], [56, 49, 1]] },
+      answers: "To an overlap of {overlap}, better than with two.",
     },
   ],
   "trained-head": [
