@@ -213,9 +213,7 @@ def _supported(formulation: Formulation, name: str, prior: Distribution) -> Torc
     masked = isinstance(own, dist.MaskedDistribution) and not torch.as_tensor(own._mask).all()
     # likelihoods of a few points have no maximum in positive numbers and positive definite matrices
     if family in NEARLY_FLAT and (masked or isinstance(own, ImproperUniform)):
-        raise ValueError(
-            f"priors: the likelihood is unbounded in {name}, so it cannot be flat; give it {NEARLY_FLAT[family]}"
-        )
+        raise ValueError(f"priors: the likelihood is unbounded in {name}, so give it {NEARLY_FLAT[family]}")
     if own is FLAT or is_conjugate(formulation, name, prior):  # of the same set, or the table had been refused
         return own
     try:
@@ -235,9 +233,7 @@ def _supported(formulation: Formulation, name: str, prior: Distribution) -> Torc
         raise ValueError(f"priors: {kind} on {name} has the wrong support; {needs}")
     mixed = [part.component_distribution for part in _parts(own) if hasattr(part, "component_distribution")]
     if any(isinstance(x, Tensor) for part in mixed for x in bounds(part.support) or ()):
-        raise ValueError(
-            f"priors: the components of the mixture on {name} have bounds of their own; give them one support"
-        )
+        raise ValueError(f"priors: components of the mixture on {name} have bounds of their own; give them one support")
     return own
 
 

@@ -75,9 +75,7 @@ def validate_parameters(
     check.floating("unary", unary)
     check.at_least("unary", unary, 2, "(..., N, L)")
     if 0 in unary.shape:
-        raise ValueError(
-            f"unary {tuple(unary.shape)} has no sentences, an empty one, or no labels; leave such sentences out"
-        )
+        raise ValueError(f"unary {tuple(unary.shape)} has no sentences, an empty one, or no labels; leave such out")
     words = _words(unary, mask)
     seen = unary if words is None else unary.masked_fill(~words.unsqueeze(-1), 0.0)
     check.finite(unary=seen)
@@ -231,9 +229,7 @@ def validate_choices(potentials: Potentials, batch: torch.Size, chosen: Mapping[
         more = tuple(x.shape[: x.dim() - len(shape)])
         lead = more if lead is None else lead
         if tuple(x.shape[len(more) :]) != shape or x.dim() < len(shape) or more != lead:
-            raise ValueError(
-                f"{name} has shape {tuple(x.shape)} but must have {(*lead, *shape)}; give one for each choice"
-            )
+            raise ValueError(f"{name} has shape {tuple(x.shape)} but must have {(*lead, *shape)}; give one a choice")
         if check.violated((x < -1) | (x >= number)):
             worst = int(x.max()) if int(x.max()) >= number else int(x.min())
             raise ValueError(f"{name} must be from 0 to {number - 1}, or -1, but one is {worst}")
@@ -271,6 +267,4 @@ def validate_options(
 def require_one_sentence(sentences: torch.Size) -> None:
     """Refuse axes of sentences, which the enumerated program does not take."""
     if sentences:
-        raise ValueError(
-            f"the enumerated program takes one sentence, not batch axes {tuple(sentences)}; index one of them"
-        )
+        raise ValueError(f"the enumerated program takes one sentence, not batch axes {tuple(sentences)}; index one")
