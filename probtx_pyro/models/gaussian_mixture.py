@@ -648,9 +648,7 @@ class GaussianMixture(GaussianUnits):
             if init.shape[-2:] != shape:
                 raise ValueError(f"init has shape {tuple(init.shape)} but the answers end in {shape}")
             start = init.expand(common_shape(init.shape[:-2], queries.shape[:-2], self.batch_shape) + shape)
-        if not self.answer_density:
-            return start
-        if num_steps == 0:
+        if not self.answer_density or num_steps == 0:
             return start
         first = self._ascend(queries, start, 1, None)
         nudge = self._nudge(queries, start, first)

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.distributions import Distribution, Independent, Transform, biject_to, constraints
 from torch.distributions.transforms import _InverseTransform
 
-from probtx_pyro.models._distributions import FaceDirichlet, PlainWishart, on_face
+from probtx_pyro.models._distributions import FaceDirichlet, PlainWishart
 from probtx_pyro.models._supports import bounds, described, inner, is_declared, is_proper_when_flat, lies_inside
 from probtx_pyro.models._validation import broadcastable, violated
 from probtx_pyro.models.formulation import Formulation, Parameter
@@ -298,7 +298,7 @@ def lay_out(formulation: Formulation, name: str, prior: object, batch: torch.Siz
     distribution = distribution.to_event(event - prior.event_dim)
     allowed = formulation.allowed(name)
     if isinstance(distribution, Dirichlet) and allowed is not None and not bool(allowed.all()):
-        distribution = on_face(distribution, allowed)
+        distribution = FaceDirichlet(distribution.concentration, allowed)
     return Site(distribution, initial.expand(shape))
 
 
