@@ -3,8 +3,6 @@
 import arviz
 import numpy as np
 
-from probtx_pyro.results._arviz import dataset, group_names
-
 __all__ = [
     "OLD",
     "axes",
@@ -24,6 +22,16 @@ __all__ = [
 ]
 
 OLD = int(arviz.__version__.split(".")[0]) < 1
+
+
+def dataset(data, group):
+    """One group of either kind of ArviZ data."""
+    return data[group] if OLD else data[group].to_dataset()
+
+
+def group_names(data):
+    """The names of its groups."""
+    return list(data.groups() if OLD else data.children)
 
 
 def rhat(data, name):

@@ -117,9 +117,7 @@ def read_strokes(given: object, width: int, height: int) -> list[Stroke]:
             raise ValueError(f"a stroke has no label from 1 to {MOST_CLASSES}")
         name, right = ("runs", run) if "runs" in stroke else ("points", point)
         if not isinstance(stroke.get(name), list) or not stroke[name] or not all(map(right, stroke[name])):
-            raise ValueError(
-                f"a stroke needs points [x, y] or runs [x, y, length], whole numbers inside {width} x {height}"
-            )
+            raise ValueError(f"a stroke needs points [x, y] or runs [x, y, length], integers inside {width} x {height}")
     return [
         Stroke(stroke["label"], *([tuple(one) for one in stroke.get(name, [])] for name in ("points", "runs")))
         for stroke in strokes

@@ -62,10 +62,7 @@ class AttentionGuide(nn.Module):
     def __init__(self, posterior: Bayesian, encoder: Encoder | Tensor):
         super().__init__()
         if posterior.collapsed:
-            raise ValueError(
-                "posterior: a collapsed program has no assignments to guide; "
-                "make it with models.bayesian(..., collapsed=False)"
-            )
+            raise ValueError("posterior: a collapsed program has no assignments; give models.bayesian collapsed=False")
         if not posterior.formulation.GUIDED_BY_ATTENTION:
             raise NotImplementedError(
                 f"AttentionGuide: the guide of a {type(posterior.formulation).__name__} takes no attention; "
@@ -74,9 +71,7 @@ class AttentionGuide(nn.Module):
         if isinstance(encoder, Tensor) and not encoder.is_floating_point():
             raise ValueError(f"encoder: logits must be floating point, not {encoder.dtype}")
         if not callable(encoder) and not isinstance(encoder, Tensor):
-            raise ValueError(
-                f"encoder must be a module, a function or a tensor of logits, not a {type(encoder).__name__}"
-            )
+            raise ValueError(f"encoder must be a module, a function or a tensor, not {type(encoder).__name__}")
         self.posterior = posterior
         self.encoder = nn.Parameter(encoder.detach().clone()) if isinstance(encoder, Tensor) else encoder
 
@@ -155,9 +150,7 @@ class ParameterGuide(nn.Module):
         super().__init__()
         posterior.require_plain("amortised guide")
         if not posterior.priors:
-            raise ValueError(
-                "posterior has no priors, so there are no parameters to guide; give models.bayesian a prior"
-            )
+            raise ValueError("posterior has no priors, so no parameters to guide; give models.bayesian a prior")
         self.posterior, self.encoder = posterior, encoder
         formulation, given = posterior.formulation, posterior.bind(*data, **named)
         problem = posterior.problem(*given)
@@ -212,10 +205,7 @@ class ParameterGuide(nn.Module):
         queries: Tensor = given[0]
         weights = queries.new_ones(queries.shape[:-1]) if weights is None else weights
         if codes.shape[-2] != queries.shape[-2]:
-            raise ValueError(
-                f"encoder: codes have shape {tuple(codes.shape)}, but there are {queries.shape[-2]} queries; "
-                "return (..., Q, H)"
-            )
+            raise ValueError(f"encoder gave {tuple(codes.shape)} for {queries.shape[-2]} queries; return (..., Q, H)")
         count = weights.sum(-1, keepdim=True)
         mean = safe_ratio((weights.unsqueeze(-1) * codes).sum(-2), count, torch.zeros_like(count))
         return torch.cat([mean, count.log1p().expand(*mean.shape[:-1], 1)], -1)

@@ -88,10 +88,7 @@ class Draws(NamedTuple):
         if isinstance(self.program, Formulation):
             return self.program
         if not isinstance(self.program, Bayesian):
-            raise ValueError(
-                "these draws are not of a program made by models.bayesian, so they have no formulation; "
-                "take their samples"
-            )
+            raise ValueError("only draws of a program made by models.bayesian have a formulation; take their samples")
         formulation = self.program.formulation
         drawn = {name: x for name, x in self.samples.items() if name in formulation.PARAMETERS}
         if at == "mean":
@@ -100,9 +97,7 @@ class Draws(NamedTuple):
         number = (self.num_chains, self.num_draws)
         whole = isinstance(place, tuple | list) and len(place) == 2 and all(hasattr(i, "__index__") for i in place)
         if not whole or not all(-n <= operator.index(i) < n for i, n in zip(place, number, strict=True)):
-            raise ValueError(
-                f"at must be 'mean', 'highest' or (chain, draw) of {number[0]} chains of {number[1]} draws, not {at!r}"
-            )
+            raise ValueError(f"at must be 'mean', 'highest' or (chain, draw) within {number}, not {at!r}")
         return formulation.with_parameters({name: x[tuple(place)] for name, x in drawn.items()})
 
     @property

@@ -222,9 +222,7 @@ def begin(
         return drawn
     if isinstance(given, str) or given.keys() != drawn.keys():
         said = repr(given) if isinstance(given, str) else f"a mapping of {', '.join(map(repr, given))}"
-        raise ValueError(
-            f"{name} must be None or a mapping of {', '.join(map(repr, drawn))} for latent choices, not {said}"
-        )
+        raise ValueError(f"{name} must be None or a mapping of {', '.join(map(repr, drawn))}, not {said}")
     for key, x in drawn.items():
         own = given[key]
         if own.shape not in (x.shape, x.shape[1:]) or own.dtype != x.dtype:
@@ -246,9 +244,7 @@ def _require_conjugate(posterior: Bayesian) -> None:
         if posterior.formulation.row(name).conjugate is None:
             posterior.formulation.refuse("conditional")
     if not posterior.conjugate():
-        raise ValueError(
-            f"priors: not all of {posterior.described()} are conjugate; draw with inference.nuts(posterior, *data, ...)"
-        )
+        raise ValueError(f"priors: not all of {posterior.described()} are conjugate; draw with inference.nuts")
     for name, prior in posterior.priors.items():
         real = posterior.formulation.row(name).support is constraints.real
         if isinstance(bare(prior), ImproperUniform) and real:

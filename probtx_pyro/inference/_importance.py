@@ -107,9 +107,7 @@ def importance_log_partition(
     if num_draws < 2:
         raise ValueError("num_draws must be 2 or more, because the standard errors are those of their weights")
     if not isinstance(proposal, Proposal):
-        raise ValueError(
-            f"proposal must have draw and log_prob, not be a {type(proposal).__name__}; give a mean field, or the like"
-        )
+        raise ValueError(f"proposal must have draw and log_prob, not be a {type(proposal).__name__}; give a mean field")
     latents, like = latents_of(formulation, *data, **named)
     (own,) = seeds(seed, 1, "importance")
     generator, weights = torch.Generator(like.device).manual_seed(own), []

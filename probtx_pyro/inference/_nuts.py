@@ -123,9 +123,7 @@ def nuts(
     together = Together(process_group)
     mine = together.share(num_chains)
     if process_group is not None and checkpoint is not None:
-        raise ValueError(
-            "checkpoint: chains that are spread over processes are not kept; leave out checkpoint or process_group"
-        )
+        raise ValueError("checkpoint: chains spread over processes are not kept; leave out checkpoint or process_group")
     args = bound(program, args, named)
     began = time.monotonic()
     own = seeds(seed, num_chains, "chains")

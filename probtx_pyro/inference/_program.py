@@ -154,9 +154,7 @@ def parameters(program: Program, arguments: Arguments, assignments: bool = False
     if isinstance(program, Bayesian):
         formulation = program.formulation
         if arguments[0] is None:
-            raise ValueError(
-                f"{next(iter(formulation.DATA))} are None, so there are no data to draw a posterior from; give them"
-            )
+            raise ValueError(f"{next(iter(formulation.DATA))} are None, but a posterior is drawn from data; give them")
         _refuse_fractions(program, arguments)
         problem = program.problem(*arguments)
         if problem.sites and program.collapsed and not program.hierarchical:
@@ -180,9 +178,7 @@ def parameters(program: Program, arguments: Arguments, assignments: bool = False
     discrete = [name for name, node in latent.items() if node["fn"].has_enumerate_support]
     found = {name: Site(node["fn"], node["value"]) for name, node in latent.items() if name not in discrete}
     if not found and not (assignments and discrete):
-        raise ValueError(
-            "program has no continuous latent site, so there is nothing to infer; give a parameter a prior"
-        )
+        raise ValueError("program has no continuous latent site, and nothing to infer; give a parameter a prior")
     observed_too: list[Any] = [node for node in trace.nodes.values() if node["type"] == "sample"]
     depths = [-frame.dim for node in observed_too for frame in node["cond_indep_stack"] if frame.vectorized]
     posterior = program if isinstance(program, Bayesian) else None
@@ -252,9 +248,7 @@ def _refuse_fractions(program: Bayesian, data: Arguments) -> None:
     """Enumeration multiplies each factor by its weight before it sums over units, instead of their sum."""
     weights = program.formulation.datum(data, "weights")
     if not program.collapsed and weights is not None and ((weights != 0) & (weights != 1)).any():
-        raise ValueError(
-            "query_weights other than 0 and 1 have no enumerated program; use models.bayesian(..., collapsed=True)"
-        )
+        raise ValueError("query_weights other than 0 and 1 have no enumerated program; take one with collapsed=True")
 
 
 def identity(program: Program | Formulation) -> dict[str, Any]:

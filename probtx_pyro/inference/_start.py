@@ -28,9 +28,7 @@ def seeds(seed: int, number: int, stream: str) -> list[int]:
         A seed that is not a non-negative integer.
     """
     if not isinstance(seed, int) or isinstance(seed, bool) or seed < 0:
-        raise ValueError(
-            f"seed must be a non-negative integer, not {seed!r}; choose one, so that the run can be repeated"
-        )
+        raise ValueError(f"seed must be a non-negative integer, not {seed!r}; choose one, so the run can be repeated")
     sequence = np.random.SeedSequence((seed, STREAMS.index(stream)))
     return [int(word) >> 1 for word in sequence.generate_state(number, np.uint64)]
 
@@ -90,9 +88,7 @@ def starts(
 
 def _given(found: Parameters, num_chains: int, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
     if values.keys() != found.sites.keys():
-        raise ValueError(
-            f"start gives {sorted(values)} but the parameters are {sorted(found.sites)}; give each a tensor"
-        )
+        raise ValueError(f"start gives {sorted(values)} but parameters are {sorted(found.sites)}; give each a tensor")
     ready = {}
     for name, (distribution, present) in found.sites.items():
         support: Any = distribution.support
@@ -159,9 +155,7 @@ def _from_prior(found: Parameters) -> Callable[[], dict[str, Tensor]]:
     """Return what draws the start of a chain from the priors."""
     flat = [name for name, site in found.sites.items() if isinstance(bare(site.distribution), ImproperUniform)]
     if flat:
-        raise ValueError(
-            f"start='prior': the prior on {flat[0]} is flat and cannot be drawn; use start='map' or a mapping"
-        )
+        raise ValueError(f"start='prior': the prior on {flat[0]} is flat and cannot be drawn; use start='map'")
 
     def draw() -> dict[str, Tensor]:
         if found.closed:

@@ -44,10 +44,7 @@ class TreeDraws(NamedTuple):
         """
         lead = self.log_weights.dim()
         if x.shape[:lead] != self.log_weights.shape:
-            raise ValueError(
-                f"x must begin with the axes {tuple(self.log_weights.shape)} of "
-                f"the draws, but has shape {tuple(x.shape)}"
-            )
+            raise ValueError(f"x has shape {tuple(x.shape)} but the draws have {tuple(self.log_weights.shape)}")
         weights = self.log_weights.flatten(0, 1).softmax(0).reshape(*self.log_weights.shape, *(1,) * (x.dim() - lead))
         return (weights * x).sum((0, 1))
 
@@ -115,8 +112,6 @@ def draw_trees(
     ]
     heads, log_weights = (torch.stack(x) for x in zip(*rows, strict=True))
     if (log_weights == -torch.inf).flatten(0, 1).all(0).any():
-        raise ValueError(
-            "draws: no tree has the known heads of a sentence; mend them, or leave their channel out of channels"
-        )
+        raise ValueError("draws: no tree has the known heads of a sentence; mend them, or leave their channel out")
     log_probability, _, effective = log_mean(log_weights.flatten(0, 1))
     return TreeDraws(heads, log_weights, log_probability, effective)

@@ -56,10 +56,7 @@ class Together:
             return slice(count)
         processes, rank = dist.get_world_size(self.group), dist.get_rank(self.group)
         if count < processes:
-            raise ValueError(
-                f"process_group has {processes} processes, but there are only "
-                f"{count} chains or simulations to spread over them"
-            )
+            raise ValueError(f"process_group has {processes} processes for {count} chains or simulations; start fewer")
         return slice(rank * count // processes, (rank + 1) * count // processes)
 
     def rows(self, x: Tensor) -> Tensor:

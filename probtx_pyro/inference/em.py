@@ -133,25 +133,15 @@ def adapt(
     if num_steps < 0 or (tol is not None and not tol > 0):
         raise ValueError(f"num_steps must be 0 or more and tol positive, not num_steps={num_steps}, tol={tol}")
     if not posterior.priors:
-        raise ValueError(
-            "priors are empty, so nothing would adapt; "
-            "give models.bayesian a prior, or models.FLAT for maximum likelihood"
-        )
+        raise ValueError("priors are empty, so nothing adapts; give a prior, or models.FLAT for maximum likelihood")
     posterior.require_plain("MAP estimate that summarises the posterior")
     problem, together = posterior.problem(*data, **named), Together(process_group)
     if process_group is not None and (causal or implicit or not problem.closed):
-        raise ValueError(
-            "process_group needs ECM unrolled over all queries; "
-            "choose conjugate priors, causal=False and implicit=False"
-        )
+        raise ValueError("process_group needs plain ECM; choose conjugate priors, causal=False and implicit=False")
     if causal and not problem.closed:
-        raise ValueError(
-            "causal adaptation needs closed-form updates; choose conjugate priors, or adapt each prefix by itself"
-        )
+        raise ValueError("causal adaptation needs closed-form updates; choose conjugate priors, or adapt each prefix")
     if implicit and not problem.closed:
-        raise ValueError(
-            "implicit differentiation needs closed-form updates; choose conjugate priors or implicit=False"
-        )
+        raise ValueError("implicit differentiation needs closed-form updates; give conjugate priors or implicit=False")
     return climbed(posterior, problem, num_steps, tol, implicit, progress, causal, together)
 
 
@@ -175,10 +165,7 @@ def climbed(
         rounded = fit.formulation.to(half)
         for name in priors:
             if violated(~torch.isfinite(cast(Tensor, rounded.parameter(name)).detach())):
-                raise ValueError(
-                    f"inference.adapt: {name} came to numbers beyond the range of {half}; "
-                    "adapt formulation.to(torch.float32)"
-                )
+                raise ValueError(f"inference.adapt: {name} left the range of {half}; adapt in torch.float32")
         return fit._replace(formulation=rounded)
     if causal:
         prefixes, data = prefix_problem(posterior, problem.data)
@@ -411,9 +398,7 @@ def require_inside(sites: Mapping[str, Site]) -> None:
         if not is_simplex(distribution) and not bool(support.check(x).all()):
             raise ValueError(f"{name} starts outside the support of its prior, {support}; {_repair(name)}")
         if _on_a_bound(x, support):
-            raise ValueError(
-                f"{name} starts on a bound of the support of its prior, where gradients vanish; {_repair(name)}"
-            )
+            raise ValueError(f"{name} starts on a bound of its support, where gradients vanish; {_repair(name)}")
 
 
 def is_simplex(distribution: TorchDistributionMixin) -> bool:

@@ -244,9 +244,7 @@ class Captured:
             A layer of another kind than softmax.
         """
         if not isinstance(self.units, Softmax):
-            raise ValueError(
-                f"the layer is a {type(self.units).__name__}; logits are those of a softmax of dot products"
-            )
+            raise ValueError(f"the layer is a {type(self.units).__name__}; only a softmax of dot products has logits")
         return self.units.logits(self.queries, self.mask)
 
     def with_background(
@@ -627,9 +625,7 @@ def _expanded(name: str, x: Tensor | float, shape: tuple[int, ...]) -> Tensor:
     try:
         return x.expand(shape)
     except RuntimeError:
-        raise ValueError(
-            f"{name} has shape {tuple(x.shape)} but must broadcast to {shape}, one for each head"
-        ) from None
+        raise ValueError(f"{name} has shape {tuple(x.shape)} but must broadcast to {shape}, one a head") from None
 
 
 def _positions(name: str, asked: Any, size: int, labels: list[object] | None) -> int | list[int]:

@@ -73,9 +73,7 @@ def controls(
     second = source._pooled((away.mT @ away).unsqueeze(-3))  # n S, (*heads, D, D)
     spread = second.diagonal(dim1=-2, dim2=-1).mean(-1)  # n s²
     if not bool((spread > 64 * torch.finfo(spread.dtype).eps * size).all()):
-        raise ValueError(
-            "captured has a head whose queries are all the same, or none; it has no controls, leave it out"
-        )
+        raise ValueError("captured has a head whose queries are all alike, or none; it has no controls, leave it out")
     even = features * (spread / count.squeeze(-1))[..., None, None] * torch.eye(features).to(spread)
     covariance = (second + even) / (count + features).unsqueeze(-1)
     metric = torch.cholesky_inverse(torch.linalg.cholesky(covariance))

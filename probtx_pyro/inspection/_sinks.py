@@ -109,9 +109,7 @@ def _of_one(one: Captured, other: Captured, unit: int) -> Sinks:
     odds = fitted if other is one else _odds(other, unit)
     if fitted.mass.shape[:-1] != odds.mass.shape[:-1]:
         shapes = [tuple(x.mass.shape[:-1]) for x in (odds, fitted)]
-        raise ValueError(
-            f"on has heads {shapes[0]} but captured {shapes[1]}; capture the same layers of the same model"
-        )
+        raise ValueError(f"on has heads {shapes[0]} but captured {shapes[1]}; capture the same layers of one model")
     predicted = {
         "without": torch.zeros_like(odds.mass),
         "constant_mass": fitted.mean(fitted.mass).unsqueeze(-1),

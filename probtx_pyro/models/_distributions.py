@@ -4,7 +4,7 @@ import math
 from typing import Any, ClassVar
 
 import torch
-from pyro.distributions import Categorical, Dirichlet, TorchDistribution, Wishart
+from pyro.distributions import Categorical, TorchDistribution, Wishart
 from torch import Tensor
 from torch.distributions import Transform, biject_to, constraints, transform_to
 from torch.distributions.utils import broadcast_all
@@ -233,8 +233,3 @@ class FaceDirichlet(TorchDistribution):
         """Concentrations of the allowed coordinates over their sum."""
         inside = torch.where(self.allowed, self.concentration, 0.0)
         return inside / inside.sum(-1, keepdim=True)
-
-
-def on_face(prior: Dirichlet, allowed: Tensor | None) -> Dirichlet | FaceDirichlet:
-    """``prior`` itself, or restricted to the allowed coordinates."""
-    return prior if allowed is None else FaceDirichlet(prior.concentration, allowed)

@@ -10,6 +10,7 @@ from torch import Tensor
 from probtx_pyro.ops._numerics import common_shape, known
 
 T = TypeVar("T")
+INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
 
 def unchecked(kind: type[T], **arguments: object) -> T:
@@ -119,3 +120,43 @@ def simplex(name: str, probs: Tensor) -> None:
 def simplex_tolerance(x: Tensor) -> float:
     """A sum of U rounded terms errs by at most U eps; 16 allows for the logarithm and exponential that made them."""
     return 16 * max(x.shape[-1], 8) * torch.finfo(x.dtype).eps
+
+
+def whole(name: str, x: Tensor, shape: tuple[int, ...]) -> None:
+    """Refuse what is no tensor of integers, or ``observed`` that is none of booleans."""
+    boolean = name == "observed"
+    if isinstance(x, Tensor) and (x.dtype == torch.bool if boolean else x.dtype in INTEGERS):
+        return
+    what = x.dtype if isinstance(x, Tensor) else type(x).__name__
+    if boolean:
+        raise ValueError(f"observed must be a boolean tensor {shape}, True where the label is known, not {what}")
+    repair = "convert it with .long()" if isinstance(x, Tensor) else f"wrap it by torch.as_tensor({name})"
+    raise ValueError(f"{name} must be a tensor of integers {shape}, not {what}; {repair}")
+
+
+def fitted(name: str, x: Tensor, shape: tuple[int, ...], own: int = 1) -> Tensor:
+    """A tensor of whole numbers, or ``observed`` of booleans, at the shape that it must have;
+    its last ``own`` axes may not be stretched.
+    """
+    whole(name, x, shape)
+    sizes = zip(reversed(x.shape), reversed(shape), strict=False)
+    fits = own <= x.dim() <= len(shape) and all(n == size or (n == 1 and k >= own) for k, (n, size) in enumerate(sizes))
+    if not fits:
+        raise ValueError(f"{name} has shape {tuple(x.shape)} but needs {shape}; give one for each")
+    return x.expand(shape)
+
+
+def known_labels(labels: Tensor | None, observed: Tensor | None, present: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """Labels at the shape of ``present``, and where they are known: where observed and present."""
+    if labels is None:
+        raise ValueError("observed is given without labels; give labels, or leave it out")
+    shape = tuple(present.shape)
+    labels = fitted("labels", labels, shape)
+    read = present if observed is None else present & fitted("observed", observed, shape)
+    wrong = read & ((labels < 0) | (labels >= count))
+    if violated(wrong):
+        raise ValueError(
+            f"labels must be from 0 to {count - 1}, but one that is observed is {int(labels[wrong][0])}; "
+            "mark unknown ones in observed"
+        )
+    return labels, read

@@ -290,9 +290,7 @@ class Formulation:
             kind = type(self).__name__
             raise ValueError(f"priors: there is a prior on {name}, but the {kind} has no {name}; give it {name}")
         if row.mask is not None and bool((present == row.mask).any()):
-            raise ValueError(
-                f"priors: some of {name} are {row.mask:g}, a mask that a prior cannot keep; leave them out"
-            )
+            raise ValueError(f"priors: some of {name} are {row.mask:g}, a mask that no prior keeps; leave them out")
 
     def allowed(self, name: str) -> Tensor | None:
         """Boolean entries of a parameter on the simplex that are not masked; None where there is no mask."""

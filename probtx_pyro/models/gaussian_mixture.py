@@ -450,9 +450,7 @@ class GaussianMixture(GaussianUnits):
         own, changes = given[..., None, None], dict[str, Any]()
         if weight is None:
             if key is not None or key_precision is not None:
-                raise ValueError(
-                    "logit puts the unit at 0, with the precision of the others; leave out key and key_precision"
-                )
+                raise ValueError("logit puts the unit at 0 with the others' precision; leave out key and key_precision")
             key = None if self.shift is None else -self.shift
             changes["log_prior"] = self._beside_logit(own)
         elif check.violated(~((given > 0) & (given < 1))):
@@ -476,9 +474,7 @@ class GaussianMixture(GaussianUnits):
         if check.violated(~logit.isfinite()):
             raise ValueError("logit must be finite; leave the background out, or close a unit by the mask")
         if self.key_precision.dim() and self.key_precision.shape[-1] > 1:
-            raise ValueError(
-                "key_precision differs between units, where there are no logits; give weight instead of logit"
-            )
+            raise ValueError("key_precision differs between units, where there are no logits; give weight, not logit")
         at = self.locations if self.metric is None else self._root().whiten(self.locations)
         center, log_weights = center_of(at), self.log_weights()
         half = 0.5 * torch.atleast_1d(self.key_precision).unsqueeze(-1)
@@ -642,9 +638,7 @@ class GaussianMixture(GaussianUnits):
         units). Where the first step stands still and the Hessian has a rising direction, the answer is nudged along it.
         """
         if self.values is None:
-            raise ValueError(
-                "map_outputs needs real-valued answers; for labels take expected_outputs(queries).argmax(-1)"
-            )
+            raise ValueError("map_outputs needs real answers; for labels take expected_outputs(queries).argmax(-1)")
         _check_num_steps(num_steps)
         if init is None or not self.answer_density:
             start = self.expected_outputs(queries)
@@ -654,9 +648,7 @@ class GaussianMixture(GaussianUnits):
             if init.shape[-2:] != shape:
                 raise ValueError(f"init has shape {tuple(init.shape)} but the answers end in {shape}")
             start = init.expand(common_shape(init.shape[:-2], queries.shape[:-2], self.batch_shape) + shape)
-        if not self.answer_density:
-            return start
-        if num_steps == 0:
+        if not self.answer_density or num_steps == 0:
             return start
         first = self._ascend(queries, start, 1, None)
         nudge = self._nudge(queries, start, first)

@@ -71,11 +71,10 @@ def _wide(x: Number, like: Tensor, rank: int = 0) -> Tensor:
     return own[(..., *(None,) * rank)]
 
 
-@dataclass(frozen=True, eq=False)
 class LayerMemory:
     """Base of the layers: every method follows from the moments of a stream."""
 
-    noise_precision: Number = 1.0
+    noise_precision: Number
 
     def moments(self, keys: Tensor, values: Tensor, queries: Maybe = None) -> LayerMoments:
         """Predict each value, write each pair, and answer queries (..., T, F) after each."""
@@ -170,12 +169,11 @@ class Gains(NamedTuple):
     spread: Maybe
 
 
-@dataclass(frozen=True, eq=False)
 class Recursion(LayerMemory):
     """A layer ``W = a W + (v - a W φ) g'``; or without the error, ``W = a W + v g'``."""
 
-    decay: Number = 1.0
-    error: bool = True
+    decay: Number
+    error = True
 
     def gains(self, keys: Tensor) -> Gains:
         """Return the gains of each key."""
@@ -202,9 +200,23 @@ class Recursion(LayerMemory):
 
 @dataclass(frozen=True, eq=False)
 class Linear(Recursion):
-    """See `linear`."""
+    """Linear attention, ``W = γ W + c v φ'``: with a decay RetNet, Mamba-2,
+    and for each feature gated linear attention.
+
+    Parameters
+    ----------
+    scale
+        c, the ratio β/λ of the regression that it stands for.
+    decay
+        γ: a number, (T,) or (..., T, 1 or F).
+    noise_precision
+        β, of the density that it implies.
+    """
 
     scale: Number = 1.0
+    decay: Number = 1.0
+    noise_precision: Number = 1.0
+    error = False
 
     def gains(self, keys: Tensor) -> Gains:
         """``c φ``."""
@@ -215,9 +227,19 @@ class Linear(Recursion):
 
 @dataclass(frozen=True, eq=False)
 class Delta(Recursion):
-    """See `delta`."""
+    """The delta rule, ``W = γ W + b (v - γ W φ) φ'`` (DeltaNet; with a decay gated DeltaNet).
+
+    Parameters
+    ----------
+    step
+        b, a number, (...) or (..., T). A density follows where ``b |φ|² < 1``; above it the layer over-relaxes.
+    decay, noise_precision
+        As of `linear`.
+    """
 
     step: Number = 0.5
+    decay: Number = 1.0
+    noise_precision: Number = 1.0
 
     def gains(self, keys: Tensor) -> Gains:
         """``b φ``; a density where ``b |φ|² < 1``."""
@@ -232,9 +254,23 @@ class Delta(Recursion):
 
 @dataclass(frozen=True, eq=False)
 class Kalman(Recursion):
-    """See `kalman`."""
+    """Kalman delta networks: a filter of a walk that keeps one variance, or one for each feature.
+
+    Parameters
+    ----------
+    prior_precision, noise_precision
+        λ and β.
+    decay, spread
+        a and ω of the walk; None is the stationary spread ``(1 - a²)/λ``.
+    diagonal
+        A variance for each feature, or one for all.
+    info_scale
+        How often a pair counts, in variances only; 1 is mean field, the published layers take F.
+    """
 
     prior_precision: Number = 1.0
+    noise_precision: Number = 1.0
+    decay: Number = 1.0
     spread: Number | None = None
     diagonal: bool = True
     info_scale: Number = 1.0
@@ -272,9 +308,18 @@ def _decays(decay: Number, keys: Tensor) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class Mesa(LayerMemory):
-    """See `mesa`."""
+    """MesaNet: ridge regression on decayed sums, by ``num_steps`` of conjugate gradients for every query.
+
+    Parameters
+    ----------
+    prior_precision, noise_precision, forgetting
+        λ, a number or (..., F), β and γ, a number or (..., T).
+    num_steps
+        At most so many; None goes on until the residual vanishes, which is the exact filter of `PullBack`.
+    """
 
     prior_precision: Number = 1.0
+    noise_precision: Number = 1.0
     forgetting: Number = 1.0
     num_steps: int | None = None
 
@@ -301,9 +346,18 @@ class Mesa(LayerMemory):
 
 @dataclass(frozen=True, eq=False)
 class Softmax(LayerMemory):
-    """See `softmax`."""
+    """Softmax attention over the pairs, with a sink of logit ``log λ/β`` and value 0: a mixture, no regression.
+
+    Parameters
+    ----------
+    scale
+        Of the dot products; unit keys make it a kernel of width ``1/√scale``.
+    noise_precision, prior_precision
+        β of a value about that of a pair, and λ of the sink.
+    """
 
     scale: Number = 1.0
+    noise_precision: Number = 1.0
     prior_precision: Number = 1.0
 
     def _weights(self, asked: Tensor, keys: Tensor, diagonal: int) -> Tensor:
@@ -340,89 +394,7 @@ class Softmax(LayerMemory):
         return MixtureSameFamily(Categorical(weights), units)
 
 
-def linear(scale: Number = 1.0, decay: Number = 1.0, noise_precision: Number = 1.0) -> LayerMemory:
-    """Linear attention, ``W = γ W + c v φ'``: with a decay RetNet, Mamba-2,
-    and for each feature gated linear attention.
-
-    Parameters
-    ----------
-    scale
-        c, the ratio β/λ of the regression that it stands for.
-    decay
-        γ: a number, (T,) or (..., T, 1 or F).
-    noise_precision
-        β, of the density that it implies.
-    """
-    return Linear(noise_precision, decay, False, scale)
-
-
-def delta(step: Number = 0.5, decay: Number = 1.0, noise_precision: Number = 1.0) -> LayerMemory:
-    """The delta rule, ``W = γ W + b (v - γ W φ) φ'`` (DeltaNet; with a decay gated DeltaNet).
-
-    Parameters
-    ----------
-    step
-        b, a number, (...) or (..., T). A density follows where ``b |φ|² < 1``; above it the layer over-relaxes.
-    decay, noise_precision
-        As of `linear`.
-    """
-    return Delta(noise_precision, decay, True, step)
-
-
-def kalman(
-    prior_precision: Number = 1.0,
-    noise_precision: Number = 1.0,
-    decay: Number = 1.0,
-    spread: Number | None = None,
-    diagonal: bool = True,
-    info_scale: Number = 1.0,
-) -> LayerMemory:
-    """Kalman delta networks: a filter of a walk that keeps one variance, or one for each feature.
-
-    Parameters
-    ----------
-    prior_precision, noise_precision
-        λ and β.
-    decay, spread
-        a and ω of the walk; None is the stationary spread ``(1 - a²)/λ``.
-    diagonal
-        A variance for each feature, or one for all.
-    info_scale
-        How often a pair counts, in variances only; 1 is mean field, the published layers take F.
-    """
-    return Kalman(noise_precision, decay, True, prior_precision, spread, diagonal, info_scale)
-
-
-def mesa(
-    prior_precision: Number = 1.0,
-    noise_precision: Number = 1.0,
-    forgetting: Number = 1.0,
-    num_steps: int | None = None,
-) -> LayerMemory:
-    """MesaNet: ridge regression on decayed sums, by ``num_steps`` of conjugate gradients for every query.
-
-    Parameters
-    ----------
-    prior_precision, noise_precision, forgetting
-        λ, a number or (..., F), β and γ, a number or (..., T).
-    num_steps
-        At most so many; None goes on until the residual vanishes, which is the exact filter of `PullBack`.
-    """
-    return Mesa(noise_precision, prior_precision, forgetting, num_steps)
-
-
-def softmax(scale: Number = 1.0, noise_precision: Number = 1.0, prior_precision: Number = 1.0) -> LayerMemory:
-    """Softmax attention over the pairs, with a sink of logit ``log λ/β`` and value 0: a mixture, no regression.
-
-    Parameters
-    ----------
-    scale
-        Of the dot products; unit keys make it a kernel of width ``1/√scale``.
-    noise_precision, prior_precision
-        β of a value about that of a pair, and λ of the sink.
-    """
-    return Softmax(noise_precision, scale, prior_precision)
-
+linear, delta, kalman, mesa, softmax = Linear, Delta, Kalman, Mesa, Softmax
 
 __all__ = ["LayerMemory", "LayerMoments", "linear", "delta", "kalman", "mesa", "softmax"]
 __all__ += ["gaussian_scores", "nadaraya_watson", "local_linear", "kernel_ridge", "KernelRidge", "fourier_attention"]

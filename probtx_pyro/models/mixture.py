@@ -221,9 +221,7 @@ class Mixture(Formulation):
         super().check_prior(name)
         without = not self.answer_density or getattr(self, "values", None) is None
         if name in ("values", "value_precision") and without:
-            raise ValueError(
-                f"priors: nothing informs {name}, as answers have no density; give a mixture value_precision > 0"
-            )
+            raise ValueError(f"priors: nothing informs {name}, as answers have no density; give value_precision > 0")
 
     def allowed(self, name: str) -> Maybe:
         """Boolean entries of a parameter on the simplex that are not masked; None where there is no mask."""

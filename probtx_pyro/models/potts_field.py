@@ -250,22 +250,10 @@ class PottsField(Formulation):
     def _known(self, labels: Maybe, observed: Maybe) -> Tensor:
         """The potentials (*problems, N, L), -inf for labels other than the known one."""
         unary = self.unary.expand(*self.batch_shape, *self.unary.shape[-2:])
-        if labels is None:
-            if observed is not None:
-                raise ValueError("observed is given without labels; give labels, or leave it out")
+        if labels is None and observed is None:
             return unary
-        shape = unary.shape[:-1]
-        for name, x in (("labels", labels), ("observed", observed)):
-            if x is not None:
-                sizes = zip(reversed(x.shape[:-1]), reversed(shape[:-1]), strict=False)
-                if not 1 <= x.dim() <= len(shape) or x.shape[-1] != shape[-1] or any(n not in (1, m) for n, m in sizes):
-                    raise ValueError(f"{name} has shape {tuple(x.shape)} but the field needs {tuple(shape)}")
-        if labels.is_floating_point():
-            raise ValueError(f"labels must be integers, not {labels.dtype}; convert them with .long()")
-        read = torch.ones_like(labels, dtype=torch.bool) if observed is None else observed
-        count = unary.shape[-1]
-        if check.violated(read & ((labels < 0) | (labels >= count))):
-            raise ValueError(f"labels must be from 0 to {count - 1} where observed; mark unknown ones in observed")
+        count, every = unary.shape[-1], torch.ones_like(unary[..., 0], dtype=torch.bool)
+        labels, read = check.known_labels(labels, observed, every, count)
         other = torch.arange(count, device=unary.device) != labels.unsqueeze(-1)
         known = unary.masked_fill(read.unsqueeze(-1) & other, -torch.inf)
         if check.violated((known == -torch.inf).all(-1)):

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.distributions import Distribution, Independent, Transform, biject_to, constraints
 from torch.distributions.transforms import _InverseTransform
 
-from probtx_pyro.models._distributions import FaceDirichlet, PlainWishart, on_face
+from probtx_pyro.models._distributions import FaceDirichlet, PlainWishart
 from probtx_pyro.models._supports import bounds, described, inner, is_declared, is_proper_when_flat, lies_inside
 from probtx_pyro.models._validation import broadcastable, violated
 from probtx_pyro.models.formulation import Formulation, Parameter
@@ -213,9 +213,7 @@ def _supported(formulation: Formulation, name: str, prior: Distribution) -> Torc
     masked = isinstance(own, dist.MaskedDistribution) and not torch.as_tensor(own._mask).all()
     # likelihoods of a few points have no maximum in positive numbers and positive definite matrices
     if family in NEARLY_FLAT and (masked or isinstance(own, ImproperUniform)):
-        raise ValueError(
-            f"priors: the likelihood is unbounded in {name}, so it cannot be flat; give it {NEARLY_FLAT[family]}"
-        )
+        raise ValueError(f"priors: the likelihood is unbounded in {name}, so give it {NEARLY_FLAT[family]}")
     if own is FLAT or is_conjugate(formulation, name, prior):  # of the same set, or the table had been refused
         return own
     try:
@@ -235,9 +233,7 @@ def _supported(formulation: Formulation, name: str, prior: Distribution) -> Torc
         raise ValueError(f"priors: {kind} on {name} has the wrong support; {needs}")
     mixed = [part.component_distribution for part in _parts(own) if hasattr(part, "component_distribution")]
     if any(isinstance(x, Tensor) for part in mixed for x in bounds(part.support) or ()):
-        raise ValueError(
-            f"priors: the components of the mixture on {name} have bounds of their own; give them one support"
-        )
+        raise ValueError(f"priors: components of the mixture on {name} have bounds of their own; give them one support")
     return own
 
 
@@ -302,7 +298,7 @@ def lay_out(formulation: Formulation, name: str, prior: object, batch: torch.Siz
     distribution = distribution.to_event(event - prior.event_dim)
     allowed = formulation.allowed(name)
     if isinstance(distribution, Dirichlet) and allowed is not None and not bool(allowed.all()):
-        distribution = on_face(distribution, allowed)
+        distribution = FaceDirichlet(distribution.concentration, allowed)
     return Site(distribution, initial.expand(shape))
 
 

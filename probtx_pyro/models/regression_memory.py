@@ -890,6 +890,11 @@ class RegressionMemory(Formulation):
         moves = torch.ones_like(present) if clock else present
         return Setting(pairs, prior, moves, noise.expand(*batch, 1), keys.dtype)
 
+    def _given(self, keys: Tensor, values: Maybe, observed: Maybe, strength: Maybe, clock: bool) -> Setting:
+        """`_setting` of data that are checked first."""
+        self._checked(keys, values, observed, strength)
+        return self._setting(keys, values, observed, strength, clock)
+
     def _scale(self, setting: Setting) -> Tensor:
         """The number that variances of the filter are divided by, (..., 1)."""
         return setting.noise if self.relative else torch.ones_like(setting.noise)
@@ -915,8 +920,7 @@ class RegressionMemory(Formulation):
         clock
             Whether time passes at absent pairs; False for padding.
         """
-        self._checked(keys, values, observed, strength)
-        setting = self._setting(keys, values, observed, strength, clock)
+        setting = self._given(keys, values, observed, strength, clock)
         found = self._found(setting)
         precision, mean = self._precision(setting, found), found.mean.to(setting.dtype)
         density, shape, rate = self._density(setting, found)
@@ -974,8 +978,7 @@ class RegressionMemory(Formulation):
         """Log density of each value given the pairs before it, (..., T), 0 of absent ones;
         their sum is the evidence.
         """
-        self._checked(keys, values, observed, strength)
-        setting = self._setting(keys, values, observed, strength, clock)
+        setting = self._given(keys, values, observed, strength, clock)
         return self._density(setting, self._found(setting))[0].to(setting.dtype)
 
     def log_density(self, keys: Tensor, values: Tensor, observed: Maybe = None, strength: Maybe = None) -> Tensor:
@@ -994,8 +997,7 @@ class RegressionMemory(Formulation):
 
         Normal, or Student's t of all M numbers together where the noise has a Gamma.
         """
-        self._checked(keys, values, observed, strength)
-        setting = self._setting(keys, values, observed, strength, clock)
+        setting = self._given(keys, values, observed, strength, clock)
         found = self._found(setting)
         _, shape, rate = self._density(setting, found) if self.noise_shape is not None else (None, None, None)
         return self._answers(found.predicted, found.variance, setting, shape, rate)
@@ -1031,7 +1033,6 @@ class RegressionMemory(Formulation):
         causal
             False: all queries are asked after all pairs.
         """
-        self._checked(keys, values, observed, strength)
         mean, doubt, setting, found = self._read(queries, keys, values, observed, strength, causal, clock)
         scale = self._scale(setting)
         noise = setting.noise
@@ -1048,8 +1049,8 @@ class RegressionMemory(Formulation):
         self, queries: Tensor, keys: Tensor, values: Maybe, observed: Maybe, strength: Maybe, causal: bool, clock: bool
     ) -> tuple[Tensor, Tensor, Setting, Filtered]:
         """Means (..., Q, M) and variances (..., Q) of the mean answers, in units of the filter."""
+        setting = self._given(keys, values, observed, strength, clock)
         check.floating("queries", queries)
-        setting = self._setting(keys, values, observed, strength, clock)
         asked = self._features(queries).double()
         if causal and queries.shape[-2] != keys.shape[-2]:
             raise ValueError(
@@ -1079,7 +1080,6 @@ class RegressionMemory(Formulation):
         Each column is what a one-hot stream of values reads; no values are needed.
         """
         length = keys.shape[-2]
-        self._checked(keys, None, observed, strength)
         one_hot = torch.eye(length, dtype=keys.dtype, device=keys.device)
         bare = check.unchecked(type(self), **vars(self) | {"mean": None})
         weights, _, setting, _ = bare._read(queries, keys, one_hot, observed, strength, causal, clock)
@@ -1089,8 +1089,7 @@ class RegressionMemory(Formulation):
         """Nats that each pair teaches about a row of the memory, known before its value is: ``½ log β_t S_t``,
         (..., T).
         """
-        self._checked(keys, None, observed, strength)
-        setting = self._setting(keys, None, observed, strength, clock)
+        setting = self._given(keys, None, observed, strength, clock)
         taught = 0.5 * (self._found(setting).variance * setting.pairs.precision).log()
         return torch.where(setting.pairs.present, taught, 0.0).to(setting.dtype)
 
@@ -1104,8 +1103,7 @@ class RegressionMemory(Formulation):
         """
         if type(self.drift) is not Static or self.noise_shape is not None:
             raise ValueError(f"loo: of a memory with {self.drift!r} or a Gamma of the noise take log_evidence")
-        self._checked(keys, values, observed, strength)
-        setting = self._setting(keys, values, observed, strength)
+        setting = self._given(keys, values, observed, strength, True)
         pairs, found = setting.pairs, self._found(setting)
         leverage = ((pairs.features @ found.covariance) * pairs.features).sum(-1) * pairs.precision
         left = 1 - torch.where(pairs.present, leverage, 0.0)
@@ -1115,21 +1113,23 @@ class RegressionMemory(Formulation):
         density = filters.log_density(pairs, found._replace(variance=variance, distance=distance))
         return density.to(setting.dtype)
 
-    def _moments(self, setting: Setting) -> tuple[Filtered, Path, Tensor]:
-        """The filter step by step with all moments, and the gains of the backward pass (..., T, F, F)."""
+    def _moments(self, setting: Setting) -> tuple[Filtered, Path, Tensor, Tensor]:
+        """The filter step by step with all moments, the covariance before each step,
+        and the gains of the backward pass (..., T, F, F).
+        """
         pairs, prior = setting.pairs, setting.prior
         found, path = filters.steps(
             self.drift.predict(prior, setting.moves), pairs, prior.mean, prior.covariance, None, keep=True
         )
         assert path is not None
         before = torch.cat([prior.covariance.unsqueeze(-3), path.covariance[..., :-1, :, :]], -3)
-        return found, path, self.drift.gain(before, path.predicted_covariance, prior, setting.moves)
+        return found, path, before, self.drift.gain(before, path.predicted_covariance, prior, setting.moves)
 
     def _smoothed(self, setting: Setting) -> tuple[Tensor, Tensor, Tensor, Filtered]:
         """Means (..., T + 1, M, F) and covariances of the memory given all pairs, w_0 first; covariances with the step
         before, (..., T, F, F).
         """
-        found, path, gains = self._moments(setting)
+        found, path, _, gains = self._moments(setting)
         mean, covariance = path.mean[..., -1, :, :], path.covariance[..., -1, :, :]
         means, covariances, lagged = [mean], [covariance], []
         for t in reversed(range(setting.pairs.length)):
@@ -1150,8 +1150,7 @@ class RegressionMemory(Formulation):
         self, keys: Tensor, values: Tensor, observed: Maybe = None, strength: Maybe = None, clock: bool = True
     ) -> Smoothed:
         """The memory at each step given all pairs, those after it, too."""
-        self._checked(keys, values, observed, strength)
-        setting = self._setting(keys, values, observed, strength, clock)
+        setting = self._given(keys, values, observed, strength, clock)
         mean, covariance, _, _ = self._smoothed(setting)
         scale = self._scale(setting)[..., None, None]
         return Smoothed(mean[..., 1:, :, :].to(setting.dtype), (covariance[..., 1:, :, :] / scale).to(setting.dtype))
@@ -1222,8 +1221,7 @@ class RegressionMemory(Formulation):
         if not self.moves:
             rows = MultivariateNormal(prior.mean.to(dtype), (prior.covariance / scale).to(dtype).unsqueeze(-3))
             return rows.expand((*batch, prior.mean.shape[-2])).to_event(1)
-        _, path, _ = self._moments(setting)
-        before = torch.cat([prior.covariance.unsqueeze(-3), path.covariance[..., :-1, :, :]], -3)
+        _, path, before, _ = self._moments(setting)
         along, offset, noise = self.drift.transition(before, prior, setting.moves)
         first, covariance = path.predicted_mean[..., 0, :, :], path.predicted_covariance[..., 0, :, :]
         zero = offset if offset.dim() else offset.expand(*setting.moves.shape, *prior.mean.shape[-2:])
@@ -1255,9 +1253,8 @@ class RegressionMemory(Formulation):
             found = self._filtered(setting)
             rows = MultivariateNormal(found.mean.to(dtype), (found.covariance / scale).to(dtype).unsqueeze(-3))
             return rows.expand((*batch, found.mean.shape[-2])).to_event(1)
-        _, path, gains = self._moments(setting)
+        _, path, own, gains = self._moments(setting)
         base = torch.cat([setting.prior.mean.unsqueeze(-3), path.mean[..., :-1, :, :]], -3)
-        own = torch.cat([setting.prior.covariance.unsqueeze(-3), path.covariance[..., :-1, :, :]], -3)
         offset = base - path.predicted_mean @ gains.mT
         noise = own - gains @ path.predicted_covariance @ gains.mT
         steps = (gains, offset, 0.5 * (noise + noise.mT) / scale.unsqueeze(-1))

@@ -282,9 +282,7 @@ class SoftKMeans(ReducedMixture):
             if not learn_gamma:
                 return {"centers": moved}, energy
             if check.is_validation_enabled() and not (around > rounding).all():
-                raise ValueError(
-                    "learn_gamma: the points lie on the centers, where gamma has no bound; use fewer centers"
-                )
+                raise ValueError("learn_gamma: points lie on the centers, where gamma has no bound; use fewer centers")
             learned = 0.5 * x.shape[-1] * total / around
             return {"centers": moved, "gamma": learned}, likelihood(energy, sharpness)
 
@@ -336,9 +334,7 @@ class SoftKMeans(ReducedMixture):
         if not 1 <= batch_size <= x.shape[-2]:
             raise ValueError(f"batch_size must be from 1 to the number of points, {x.shape[-2]}, not {batch_size}")
         if num_steps < 1 or (learning_rate is not None and not learning_rate > 0):
-            raise ValueError(
-                f"num_steps must be 1 or more and learning_rate positive, not {num_steps} and {learning_rate}"
-            )
+            raise ValueError(f"num_steps must be 1 or more, learning_rate positive, not {num_steps}, {learning_rate}")
         if learning_rate is None and objective != "free_energy":
             raise ValueError("learning_rate=None descends the free energy only; give a number")
         function, generator = named(objective), torch.Generator().manual_seed(seed)

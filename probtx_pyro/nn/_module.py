@@ -93,9 +93,7 @@ class WithPriors(nn.Module):
         for name, prior in priors.items():
             if not isinstance(prior, Distribution):
                 found = prior.__name__ + " itself" if isinstance(prior, type) else type(prior).__name__
-                raise TypeError(
-                    f"priors: {name!r} must be a Pyro or torch distribution, such as Gamma(2.0, 8.0), not {found}"
-                )
+                raise TypeError(f"priors: {name!r} must be a Pyro or torch distribution, like Gamma(2, 8), not {found}")
         self._priors = dict(priors)
 
     def constrained(self) -> dict[str, Tensor]:
@@ -160,7 +158,5 @@ def log_prior_density(model: nn.Module) -> Tensor:
     counted = (module for module in model.modules() if getattr(module, "priors", True))
     terms = [density() for module in counted if (density := getattr(module, "log_prior_density", None)) is not None]
     if not terms:
-        raise ValueError(
-            f"no module of {type(model).__name__} has priors; give priors={{name: distribution}} to a layer"
-        )
+        raise ValueError(f"no module of {type(model).__name__} has priors; give a layer priors={{name: distribution}}")
     return torch.stack(terms).sum()

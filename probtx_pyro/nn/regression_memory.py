@@ -373,9 +373,7 @@ class RegressionMemoryAttention(Attention):
             causal = torch.full(shape, -math.inf, dtype=queries.dtype, device=queries.device).triu(1)
             assert rows is not None
             if not known((rows == causal).all(), otherwise=False):
-                raise ValueError(
-                    "attn_mask: a memory reads all pairs up to the query; use is_causal or key_padding_mask"
-                )
+                raise ValueError("attn_mask: a memory reads all pairs up to a query; use is_causal or key_padding_mask")
             attn_mask, is_causal = None, True
         return super()._masked(queries, units, values, attn_mask, key_padding_mask, is_causal)
 

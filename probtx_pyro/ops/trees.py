@@ -59,9 +59,7 @@ def arc_scores(scores: Tensor, root: Tensor | None = None) -> Tensor:
     words = scores.shape[-1]
     root = scores.new_zeros(words) if root is None else root
     if root.shape[-1:] != (words,):
-        raise ValueError(
-            f"root must have shape (..., {words}) but has shape {tuple(root.shape)}; give one score a word"
-        )
+        raise ValueError(f"root must have shape (..., {words}) but has shape {tuple(root.shape)}; give one a word")
     return beside(root.unsqueeze(-1), scores)
 
 

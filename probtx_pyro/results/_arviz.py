@@ -111,10 +111,7 @@ def _sizes(groups: Mapping[str, Mapping[str, Variable]]) -> dict[str, int]:
         own: dict[str, int] = {}
         for name, (dims, array) in variables.items():
             if len(dims) != np.ndim(array):
-                raise ValueError(
-                    f"dims: {name} has shape {np.shape(array)} but {len(dims)} dims ({', '.join(dims)}); "
-                    "name each axis once"
-                )
+                raise ValueError(f"dims: {name} has shape {np.shape(array)} but dims {', '.join(dims)}; name each once")
             for dim, n in zip(dims, np.shape(array), strict=True):
                 sizes = own if dim in variables else shared
                 if sizes.setdefault(dim, n) != n:
@@ -259,9 +256,7 @@ def pareto_k(log_weights: Any) -> np.ndarray:
     """
     array = log_weights.detach().cpu().numpy() if hasattr(log_weights, "detach") else np.asarray(log_weights)
     if array.ndim < 1 or len(array) < 25 or array.dtype.kind != "f" or not np.isfinite(array).all():
-        raise ValueError(
-            f"log_weights must be finite floats of shape (draw, ...), 25 draws or more, not {array.dtype} {array.shape}"
-        )
+        raise ValueError(f"log_weights must be finite floats (draw, ...), 25 or more, not {array.dtype} {array.shape}")
     tail = min(len(array) // 5, int(3 * len(array) ** 0.5))
     found = np.full(array.shape[1:], np.inf)
     for index in np.ndindex(*found.shape):

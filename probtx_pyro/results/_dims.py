@@ -66,10 +66,7 @@ class Layout:
         self.unused.discard(name)
         renamed, found = self.given[name], dims[len(samples) :]
         if len(renamed) != len(found):
-            raise ValueError(
-                f"dims: {len(renamed)} names for {name}, which has {len(found)} axes ({', '.join(found)}); "
-                "name each once"
-            )
+            raise ValueError(f"dims: {len(renamed)} names for {name} with axes {', '.join(found)}; name each once")
         return (*samples, *renamed), array
 
     def finish(self) -> None:

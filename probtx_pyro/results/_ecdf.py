@@ -103,9 +103,7 @@ def uniformity(ranks: ArrayLike, num_draws: int) -> Array:
     """
     given = np.asarray(ranks)
     if not ((given >= 0) & (given <= num_draws) & (given == np.floor(given))).all():
-        raise ValueError(
-            f"ranks must be whole numbers from 0 to num_draws={num_draws}; count the draws below each truth"
-        )
+        raise ValueError(f"ranks must be integers from 0 to num_draws={num_draws}; count the draws below each truth")
     counts = counts_below(ranks, num_draws)
     num_ranks, shares = len(np.asarray(ranks)), rank_edges(num_draws) / (num_draws + 1)
     every = np.arange(num_ranks + 1)

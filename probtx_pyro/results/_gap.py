@@ -99,9 +99,7 @@ def gap(fit: Approximation, *, num_samples: int = 1000, seed: int) -> Gap:
     if num_samples < 2:
         raise ValueError(f"num_samples must be 2 or more, for a standard error, not {num_samples}")
     if not isinstance(fit, Approximation):
-        raise ValueError(
-            f"fit must be what inference.variational returned, not {type(fit).__name__}, which has no guide"
-        )
+        raise ValueError(f"fit must be what inference.variational returned, not {type(fit).__name__}, without a guide")
     posterior, arguments = fit.draws.program, fit.draws.arguments
     if not isinstance(posterior, Bayesian):
         raise ValueError("gap: the evidence of each problem is known of programs made by models.bayesian alone")

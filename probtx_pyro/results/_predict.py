@@ -316,14 +316,10 @@ def predict(
             raise ValueError(f"{asked[0]}: a {type(fit).__name__} does not keep its data; give them")
     weights = formulation.datum(given if new else bound or given, "weights")
     if new and weights is not None:
-        raise ValueError(
-            "query_weights say how often queries count among the data, and new ones do not; leave them out"
-        )
+        raise ValueError("query_weights say how often queries count among the data, and new ones do not; drop them")
     data = given if new else bound or given
     if asked and data[0] is None:
-        raise ValueError(
-            f"{asked[0]}: there are other data of new queries but not the {asked[0]} themselves; give them, too"
-        )
+        raise ValueError(f"{asked[0]}: there are other data of new queries but no {asked[0]}; give them, too")
     leading = [x.shape[2 : max(2, x.dim() - len(formulation.axes(name)))] for name, x in samples.items()]
     own = formulation.plates(*data).batch if asked else formulation.batch_shape
     values = ParameterDraws(formulation, samples, data, common_shape(own, *leading), bound or None, new)

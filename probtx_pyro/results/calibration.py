@@ -191,9 +191,7 @@ def calibrate(
     kept: dict[str, Any] = run.load() or {"ranks": [], "method": ""}
     together = Together(process_group)
     if process_group is not None and checkpoint is not None:
-        raise ValueError(
-            "checkpoint: ranks that are spread over processes are not kept; leave out checkpoint or process_group"
-        )
+        raise ValueError("checkpoint: ranks spread over processes are not kept; leave out checkpoint or process_group")
     mine = together.share(len(starts))
     done, parts = len(kept["ranks"]), [*zip(starts, seeds(seed, len(starts), "simulations"), strict=True)][mine]
     bar = progress_bar(parts[done:], label="calibration", progress=progress, total=len(parts), initial=done)
@@ -227,9 +225,7 @@ def _like(posterior: Bayesian, data: Data) -> Data:
     like = next(iter(posterior.formulation.parameters().values()))
     for (name, row), x in zip(posterior.formulation.DATA.items(), data, strict=True):
         if isinstance(x, tuple) and row.role != "explained":
-            raise ValueError(
-                f"{name}: only the shape {x} is given, but the model is conditional on {name}; give the tensor"
-            )
+            raise ValueError(f"{name}: only shape {x} is given, but the model is conditional on it; give the tensor")
     rows = zip(posterior.formulation.DATA.values(), data, strict=True)
     kinds = ((x, torch.long if row.integer else like.dtype) for row, x in rows)
     return tuple(like.new_zeros(x, dtype=kind) if isinstance(x, tuple) else x for x, kind in kinds)
@@ -258,9 +254,7 @@ def _ranks(name: str, truth: Tensor, draws: Tensor, ties: np.random.Generator) -
     """Number of draws below the truth; ties, as of a weight that is masked and always 0, are broken at random."""
     for what, x in (("the truth", truth), ("the draws", draws)):
         if x.isnan().any():
-            raise ValueError(
-                f"{name}: NaN in {what}, which has no rank; look at the sampler, or at the quantity, for one simulation"
-            )
+            raise ValueError(f"{name}: NaN in {what}, which has no rank; look at the sampler, or at the quantity")
     below = (draws < truth).sum(0).cpu().numpy()
     equal = (draws == truth).sum(0).cpu().numpy()
     return below + ties.integers(0, equal + 1)

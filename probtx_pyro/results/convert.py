@@ -236,9 +236,7 @@ def draws_groups(
     }
     if isinstance(posterior.program, Formulation):
         if seed is not None or prior or likelihood == "answers":
-            raise ValueError(
-                "seed, prior and likelihood: draws of latent choices alone explain no data; leave them out"
-            )
+            raise ValueError("seed, prior and likelihood: draws of latent choices alone explain no data; drop them")
         return _latent_groups(posterior, posterior.program, dims, int(attention)) | {"sample_stats": statistics}, attrs
     if not isinstance(posterior.program, Bayesian):
         if seed is not None or prior:
@@ -263,10 +261,7 @@ def draws_groups(
     given = {name: x for name, x in zip(formulation.DATA, data, strict=True) if x is not None}
     explained = [name for name in kind.explains(formulation) if name in given]
     if kind.answers and len(formulation.asked(data)) > 1:
-        raise ValueError(
-            f"likelihood: the data of a {type(formulation).__name__} are no questions with answers; "
-            "take likelihood='joint'"
-        )
+        raise ValueError(f"likelihood: a {type(formulation).__name__} answers no questions; take likelihood='joint'")
     if not explained:
         raise ValueError("likelihood: there are no answers in these draws' arguments; take likelihood='joint'")
     if options.relabel:

@@ -169,9 +169,7 @@ def prior_sensitivity(
     (-0.3, 0.3)
     """
     if not 1 < scaling < np.inf:
-        raise ValueError(
-            f"scaling must be above 1, not {scaling}, and finite; strengths 1/scaling and scaling are compared"
-        )
+        raise ValueError(f"scaling must be above 1, not {scaling}, and finite; 1/scaling and scaling are compared")
     flat = {name: _flat(f"draws of {name}", x) for name, x in draws.items()}
     parts = {"prior": np.asarray(log_prior, float), "likelihood": np.asarray(log_likelihood, float)}
     found = Sensitivity({}, {}, {})

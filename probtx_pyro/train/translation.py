@@ -98,9 +98,7 @@ def _rows(tokenizer: Tokenizer, pairs: Sequence[Pair], part: str, context: int) 
     lengths = [max(len(source), len(target)) for source, target in zip(*rows, strict=True)]
     if max(lengths) > context:
         i = lengths.index(max(lengths))
-        raise ValueError(
-            f"context must be {lengths[i]} or more for pair {i + 1} of the {part} part, or remove the pair"
-        )
+        raise ValueError(f"context must be {lengths[i]} or more for pair {i + 1} of the {part} part, or drop the pair")
     return rows
 
 

@@ -167,7 +167,7 @@ BAD = {
     "no temperatures": ({"num_temperatures": 0}, "num_temperatures must be 1 or more, not 0"),
     "no seed": ({"seed": None}, "seed must be a non-negative integer"),
     "draws without the root": ({"exact": {"label": torch.zeros(3, dtype=torch.long)}}, "exact must be None or a mapping of 'label', 'root_label'"),
-    "draws of other labels": ({"exact": {"label": torch.full((3,), 7), "root_label": torch.tensor(0)}}, "label must be from 0 to 2, but one is 7"),
+    "draws of other labels": ({"exact": {"label": torch.full((3,), 7), "root_label": torch.tensor(0)}}, "label must be from 0 to 2, not 7"),
 }  # fmt: skip
 
 

@@ -102,9 +102,7 @@ def test_draws_convert_with_dimensions_by_the_table_and_say_of_what_they_are(kin
     for text in (repr(posterior), repr(fit), repr(draws), repr(guide), repr(said), repr(gap), str(verdict)):
         assert ("pseudo-posterior" in text) == pseudo, text
     assert (data.attrs.get("evidence_kind") == "pseudo-posterior") == pseudo
-    with pytest.raises(
-        ValueError, match=r"the data of a LabelledCRF are no questions with answers; take likelihood='joint'"
-    ):
+    with pytest.raises(ValueError, match=r"a LabelledCRF answers no questions; take likelihood='joint'"):
         results.to_inference_data(draws, likelihood="answers")
     converted = results.to_inference_data(fit, labels, heads)["point_estimate"]
     assert converted["log_evidence"].dims == ("sentence",) and converted["attention"].dims[0] == "sentence"

@@ -183,7 +183,7 @@ def test_what_is_not_distributed_is_refused(tmp_path):
         with pytest.raises(ValueError, match=r"must be a torch.distributed.ProcessGroup.*not object; use"):
             inference.adapt(models.bayesian(mixture, **priors), data[0], process_group=object())
         for options in ({"causal": True}, {"implicit": True}):
-            with pytest.raises(ValueError, match=r"process_group needs ECM.*choose conjugate priors"):
+            with pytest.raises(ValueError, match=r"process_group needs plain ECM.*choose conjugate priors"):
                 inference.adapt(models.bayesian(mixture, **priors), data[0], process_group=dist.group.WORLD, **options)
         one = inference.adapt(models.bayesian(mixture, **priors), data[0], process_group=dist.group.WORLD)
         assert torch.equal(one.objective, inference.adapt(models.bayesian(mixture, **priors), data[0]).objective)

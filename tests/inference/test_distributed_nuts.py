@@ -97,8 +97,8 @@ def test_two_processes_calibrate_what_one_calibrates(found, one_thread):
 def test_what_a_group_cannot_do_is_refused_by_every_process(found):
     for each in found:
         few, kept, other = each["errors"]
-        assert "process_group has 2 processes, but there are only 1 chains" in few
-        assert "checkpoint: chains that are spread over processes are not kept" in kept
+        assert "process_group has 2 processes for 1 chains" in few
+        assert "checkpoint: chains spread over processes are not kept" in kept
         assert "processes differ in program, data, options or seed" in other
 
 

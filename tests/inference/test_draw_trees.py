@@ -164,7 +164,7 @@ def test_what_has_no_trees_is_refused_in_a_line():
 
     for draws, options, said in (
         (drawn(bare), {}, "trees need a root and no heads but words: give root_ternary"),
-        (drawn(mixed), {}, "global nodes with memory_split=True"),
+        (drawn(mixed), {}, "give root_ternary, and memory_split=True"),
         (drawn(rooted), {"channels": [2]}, r"channels must be different numbers from 0 to 1, not \[2\]"),
         (drawn(rooted), {"channels": []}, "channels must be different numbers"),
         (drawn(rooted, heads=circle), {}, "no tree has the known heads of a sentence; mend them"),
@@ -173,7 +173,7 @@ def test_what_has_no_trees_is_refused_in_a_line():
         with pytest.raises(ValueError, match=said):
             inference.draw_trees(draws, **options, seed=0)
     assert inference.draw_trees(drawn(rooted, heads=circle), channels=[1], seed=0).heads.shape == (1, 2, 1, 3)
-    with pytest.raises(ValueError, match=r"x must begin with the axes \(1, 2\) of the draws"):
+    with pytest.raises(ValueError, match=r"but the draws have \(1, 2\)"):
         inference.draw_trees(drawn(rooted), seed=0).average(torch.zeros(3))
     with pytest.raises(ValueError, match="seed must be"):
         inference.draw_trees(drawn(rooted), seed=-1)

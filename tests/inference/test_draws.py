@@ -48,15 +48,13 @@ def test_hyperparameters_are_no_parameters_of_a_formulation():
 @pytest.mark.parametrize("at", [(4, 0), (0, 9), (0,), "median", 3, (0, "x"), (0, 0.5)])
 def test_a_place_that_is_not_there_is_refused(at):
     draws = make(bayesian(), samples(draws=9), data())
-    with pytest.raises(
-        ValueError, match=r"^at must be 'mean', 'highest' or \(chain, draw\) of 4 chains of 9 draws, not "
-    ):
+    with pytest.raises(ValueError, match=r"^at must be 'mean', 'highest' or \(chain, draw\) within \(4, 9\), not "):
         draws.formulation(at)
 
 
 def test_draws_of_another_program_have_no_formulation():
     draws = make(bayesian(), samples(draws=9), data())
-    with pytest.raises(ValueError, match=r"not of a program made by models\.bayesian"):
+    with pytest.raises(ValueError, match=r"only draws of a program made by models\.bayesian"):
         draws._replace(program=print).formulation()
 
 

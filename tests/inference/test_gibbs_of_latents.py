@@ -145,7 +145,7 @@ def test_lp_is_the_log_density_of_the_labels():
 @pytest.mark.parametrize(
     ("start", "said"),
     [
-        ("map", r"start must be None or a mapping of 'label', 'root_label' for latent choices, not 'map'"),
+        ("map", r"start must be None or a mapping of 'label', 'root_label', not 'map'"),
         ({"label": torch.zeros(3)}, r"not a mapping of 'label'"),
         ({"label": torch.zeros(3), "root_label": torch.tensor(0)}, r"start of label is torch.float\d+ of shape \(3,\); it must be torch.int64 \(3,\)"),
         ({"label": torch.zeros(3, dtype=torch.long), "root_label": torch.tensor(0)}, r"start has no density: it differs from what is known"),
@@ -159,5 +159,5 @@ def test_a_start_that_does_not_fit_is_refused(start, said):
 
 def test_options_of_draws_of_parameters_are_refused():
     draws = inference.gibbs(crf_problem(generator(13), words=2), num_samples=2, num_chains=1, num_warmup=0, seed=0)
-    with pytest.raises(ValueError, match="draws of latent choices alone explain no data; leave them out"):
+    with pytest.raises(ValueError, match="draws of latent choices alone explain no data; drop them"):
         results.to_inference_data(draws, seed=0)

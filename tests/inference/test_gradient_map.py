@@ -91,7 +91,7 @@ def test_a_start_on_a_bound_is_refused_and_not_called_converged(name, prior, sta
     queries = 0.3 * torch.randn(60, 2, generator=generator(6))
     shape = (3, 2) if name == "keys" else ()
     mixture = models.GaussianMixture(torch.zeros(3, 2)).replace(**{name: torch.full(shape, start)})
-    with pytest.warns(UserWarning), pytest.raises(ValueError, match=f"{name} starts on a bound of the support"):
+    with pytest.warns(UserWarning), pytest.raises(ValueError, match=f"{name} starts on a bound of its support"):
         inference.adapt(models.bayesian(mixture, **{name: prior}), queries)
 
 

@@ -175,11 +175,11 @@ BAD = {
     "no proposal": (lambda crf: call(crf, Nothing()), "proposal must have draw and log_prob, not be a Nothing; give a mean field"),
     "not what is known": (lambda crf: call(crf, labels=torch.tensor([0, 1, 2])), "proposal draws choices that differ from what is known; make it with the same data"),
     "a word without marginals": (lambda crf: call(crf, crf.replace(unary=-1 - crf.unary.abs(), ternary=-crf.ternary.abs()).mean_field(1, normalizer=relu_normalized)), "label_marginals of a word are all zero"),
-    "no formulation": (lambda crf: inference.importance_log_partition(crf.unary, proposal=crf.mean_field(1), seed=0), "formulation must be a value of models, not a Tensor"),
+    "have a formulation": (lambda crf: inference.importance_log_partition(crf.unary, proposal=crf.mean_field(1), seed=0), "formulation must be a value of models, not a Tensor"),
     "no sweeps": (lambda crf: crf.structured_mean_field(0, seed=0), "num_steps must be an integer of 1 or more, not 0"),
     "a half draw": (lambda crf: crf.structured_mean_field(num_draws=0.5, seed=0), "num_draws must be an integer of 1 or more, not 0.5"),
     "a negative seed": (lambda crf: crf.structured_mean_field(seed=-1), "seed must be an integer of 0 or more, not -1"),
-    "few weights": (lambda crf: results.pareto_k(torch.zeros(24)), r"log_weights must be finite floats of shape \(draw, ...\), 25 draws or more, not float64 \(24,\)"),
+    "few weights": (lambda crf: results.pareto_k(torch.zeros(24)), r"log_weights must be finite floats \(draw, ...\), 25 or more, not float64 \(24,\)"),
     "infinite weights": (lambda crf: results.pareto_k(np.full(30, np.inf)), "log_weights must be finite"),
 }  # fmt: skip
 

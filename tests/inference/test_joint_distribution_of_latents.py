@@ -15,9 +15,9 @@ from strategies import crf_lists, crf_problem, generator
 from tolerances import FALSE_ALARM_RATE
 
 from probtx_pyro import inference
-from probtx_pyro.models.dependency_crf._densities import Latents
 from probtx_pyro.ops._label_sweeps import _Walk
 
+Latents = type(crf_problem(generator(0)).latents(()))
 WORDS, LABELS, ROOT, CHAINS, TURNS = 3, 3, 2, 1000, 8
 # what is known in turn: words whose label is, and words whose head is
 KNOWN = (((0,), ()), ((), (0, 2)), ((), (1,)), ((1, 2), (0,)))

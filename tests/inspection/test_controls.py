@@ -312,7 +312,7 @@ def test_single_queries_held_out_deceive_where_neighbours_are_alike():
     ("call", "message"),
     [
         (lambda: inspection.controls(texts(), texts(2)), r"other has \{'batch': 2, 'head': 2\}, 20 queries of 3 features, 20 units but captured \{'batch': 3"),
-        (lambda: inspection.controls(inspection.captured(torch.ones(4, 3), torch.randn(5, 3))), "whose queries are all the same"),
+        (lambda: inspection.controls(inspection.captured(torch.ones(4, 3), torch.randn(5, 3))), "whose queries are all alike"),
         (lambda: inspection.cross_validate(texts(), seed=0, held_out="pages"), "held_out must be one of blocks, texts, queries, not 'pages'"),
         (lambda: inspection.cross_validate(texts(1, queries=30), seed=0, held_out="texts"), "folds must be from 2 to 1, the texts, not 1"),
         (lambda: inspection.cross_validate(texts(1).raw.mixture, texts(1).queries, other=texts(1), seed=0), "other is the text of a control"),

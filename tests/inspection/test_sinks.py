@@ -117,7 +117,7 @@ def test_bad_backgrounds_are_refused():
     one = heads(8)
     with pytest.raises(ValueError, match=r"instead_of must be from -9 to 8, not 9"):
         one.with_background(0.0, instead_of=9)
-    with pytest.raises(ValueError, match=r"logit has shape \(3,\) but must broadcast to \(2,\), one for each head"):
+    with pytest.raises(ValueError, match=r"logit has shape \(3,\) but must broadcast to \(2,\), one a head"):
         one.with_background(torch.zeros(3))
     with pytest.raises(ValueError, match=r"value has shape \(3,\) but must broadcast to \(2, 4\)"):
         one.with_background(0.0, torch.zeros(3))
@@ -155,5 +155,5 @@ def test_bad_input_is_one_clear_error():
     layer = nn.GaussianMixtureAttention(8, 2, linked=False)
     x = torch.randn(3, 2, 8)
     (found,) = inspection.capture(layer, x, x, x).values()
-    with pytest.raises(ValueError, match=r"the layer is a GaussianMixture; logits are those of a softmax"):
+    with pytest.raises(ValueError, match=r"the layer is a GaussianMixture; only a softmax"):
         inspection.sinks(found)

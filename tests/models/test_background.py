@@ -101,7 +101,7 @@ def test_what_is_not_given_is_zero_or_what_the_units_share():
         ({"weight": 0.5}, r"key_precision differs between units, .* give key_precision="),
         ({"logit": 0.5}, r"key_precision differs between units, where there are no logits; give weight"),
         ({"logit": math.inf}, r"logit must be finite"),
-        ({"logit": 0.0, "key": torch.zeros(3)}, r"logit puts the unit at 0, .* leave out key and key_precision"),
+        ({"logit": 0.0, "key": torch.zeros(3)}, r"logit puts the unit at 0 .* leave out key and key_precision"),
         ({"logit": 0.0, "weight": 0.5}, r"give weight, .* or logit, .* not both"),
         ({}, r"give weight, .* or logit"),
         (

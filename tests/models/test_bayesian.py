@@ -140,7 +140,7 @@ def test_data_go_by_place_or_by_name():
         ValueError, match=r"5 are given, but a GaussianMixture takes queries, outputs, observed, query_weights"
     ):
         inference.adapt(program, queries, outputs, observed, None, queries)
-    with pytest.raises(ValueError, match="queries are None, so there are no data to draw a posterior from"):
+    with pytest.raises(ValueError, match="queries are None, but a posterior is drawn from data; give them"):
         inference.nuts(program, num_samples=1, num_warmup=0, seed=0)
 
 

@@ -191,7 +191,7 @@ def test_the_formulation_is_still_a_dependency_crf():
     assert_equal(f.mean_field(3).head_marginals, crf.mean_field(3).head_marginals)
     assert_equal(f.log_partition(labels), crf.log_partition(labels))
     assert labelled(f).likelihood == "exact"
-    with pytest.raises(ValueError, match=r"leading axes \(3,\), problems of their own; take those of one problem"):
+    with pytest.raises(ValueError, match=r"leading axes \(3,\); take those of one problem"):
         f.with_parameters({"ternary": f.ternary.expand(3, *f.ternary.shape)}).mean_field(1)
     copy = f.to(torch.float32)
     assert copy.log_evidence(labels, heads).dtype == torch.float32 and copy.likelihood == "pseudo"
@@ -214,8 +214,8 @@ CASES = {
     "labels that are no integers": (lambda: evidence(Z.double()), r"labels must be a tensor of integers \(2, 3\), not torch.float64"),
     "labels of other sentences": (lambda: evidence(torch.zeros(3, 3, dtype=torch.long)), r"labels has shape \(3, 3\) but there are 2 sentences of 3 words; give a row for each sentence"),
     "labels of one sentence for two": (lambda: evidence(Z[0]), r"labels has shape \(1, 3\) but there are 2 sentences of 3 words"),
-    "labels of other words": (lambda: evidence(Z[:, :2]), r"labels has shape \(2, 2\) but the sentences need \(2, 3\)"),
-    "observed of another shape": (lambda: evidence(Z, None, torch.ones(2, 4) > 0), r"observed has shape \(2, 4\) but the sentences need \(2, 3\)"),
+    "labels of other words": (lambda: evidence(Z[:, :2]), r"labels has shape \(2, 2\) but needs \(2, 3\)"),
+    "observed of another shape": (lambda: evidence(Z, None, torch.ones(2, 4) > 0), r"observed has shape \(2, 4\) but needs \(2, 3\)"),
     "observed that is no boolean": (lambda: evidence(Z, None, Z), r"observed must be a boolean tensor"),
     "a head that is the word itself": (lambda: evidence(Z, H.index_fill(-1, torch.tensor([1]), 1)), r"heads gives word 1 of sentence 0 slot 1 in channel 0, but it may take the slots 0, 2: no padding, nor the word itself"),
     "a head that is padding": (lambda: evidence(Z, H.index_fill(-1, torch.tensor([1]), 2), mask=torch.tensor([True, True, False])), r"heads gives word 1 of sentence 0 slot 2 in channel 0, but it may take the slots 0: no padding"),

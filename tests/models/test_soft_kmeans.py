@@ -283,7 +283,7 @@ REFUSALS = {
     "batch axes do not broadcast": lambda m, x: m.replace(gamma=torch.ones(2)).assign(x.expand(3, -1, -1)),
     "num_steps must be 0 or more": lambda m, x: m.fit(x, num_steps=-1),
     "learn_gamma needs a finite gamma": lambda m, x: m.replace(gamma=math.inf).fit(x, learn_gamma=True),
-    "the points lie on the centers": lambda m, x: m.fit(m.centers, learn_gamma=True, num_steps=200),
+    "points lie on the centers": lambda m, x: m.fit(m.centers, learn_gamma=True, num_steps=200),
     "point_weights must be": lambda m, x: m.fit(x, point_weights=torch.ones(3)),
     "point_weights must be non-negative": lambda m, x: m.fit(x, point_weights=-torch.ones(60)),
     "objective must be one of": lambda m, x: m.gradient(x, "inertia"),

@@ -171,11 +171,11 @@ REFUSED = {
     "a number of queries": (lambda: POSTERIOR(ETA, num_queries=7), "leave num_queries out"),
     "shapes of what is given": (
         lambda: results.calibrate(POSTERIOR, (12, 1), (12, 1), sampler=inference.nuts, num_simulations=1, seed=0),
-        r"eta: only the shape \(12, 1\) is given, but the model is conditional on eta; give the tensor",
+        r"eta: only shape \(12, 1\) is given, but the model is conditional on it; give the tensor",
     ),
     "a prior on masked weights": (lambda: models.bayesian(MASKED, log_weights=Normal(0.0, 1.0)), "some of log_weights are -inf, a mask"),
     "a flat covariance": (
-        lambda: models.bayesian(measure("each")[0], covariance=models.FLAT), r"cannot be flat; give it Wishart\(D \+ 1",
+        lambda: models.bayesian(measure("each")[0], covariance=models.FLAT), r"unbounded in covariance, so give it Wishart\(D \+ 1",
     ),
     "a covariance without axes": (lambda: models.LogNormalizer(torch.zeros(2, 1), torch.ones(1)), "covariance must have shape"),
 }  # fmt: skip

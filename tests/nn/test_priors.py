@@ -114,7 +114,7 @@ NOTHING = {
 @pytest.mark.parametrize("name", NOTHING)
 def test_a_model_without_any_prior_is_an_error_and_not_zero(name):
     model = NOTHING[name]()
-    with pytest.raises(ValueError, match=rf"no module of {type(model).__name__} has priors; give priors="):
+    with pytest.raises(ValueError, match=rf"no module of {type(model).__name__} has priors; give a layer priors="):
         nn.log_prior_density(model)
 
 
@@ -124,7 +124,7 @@ def assigned(priors):
 
 
 WRONG = {
-    "number": ({"key_precision": 1.0}, r"priors: 'key_precision' must be a Pyro or torch distribution, such as .*, not float"),
+    "number": ({"key_precision": 1.0}, r"priors: 'key_precision' must be a Pyro or torch distribution, like .*, not float"),
     "class": ({"key_precision": torch.distributions.Gamma}, r"priors: 'key_precision' must be .*, not Gamma itself"),
     "list": ([torch.distributions.Gamma(2.0, 8.0)], r"priors must map names to distributions, but is of type list"),
     "one distribution": (torch.distributions.Gamma(2.0, 8.0), r"priors must map names to distributions, but is of type Gamma"),

@@ -385,7 +385,7 @@ def test_the_causal_mask_is_the_one_mask():
         assert_equal(layer(x, x, x, attn_mask=mask)[0], expected)
     for mask in (causal.mT, torch.zeros(T, T), numbers + torch.eye(T), torch.zeros(T, T, dtype=torch.bool)):
         with pytest.raises(
-            ValueError, match="a memory reads all pairs up to the query; use is_causal or key_padding_mask"
+            ValueError, match="a memory reads all pairs up to a query; use is_causal or key_padding_mask"
         ):
             layer(x, x, x, attn_mask=mask)
     with pytest.raises(ValueError, match="attn_mask has shape"):

@@ -45,7 +45,7 @@ def test_netcdf_gives_identical_data(tmp_path):
     [
         (GROUPS, {"head": ["a"]}, "no variable has a dimension 'head'"),
         (GROUPS, {"unit": ["a", "b", "c"]}, "3 labels for 'unit', which has 2 entries"),
-        ({"g": {"x": (("unit",), np.zeros((2, 2)))}}, None, r"x has shape \(2, 2\) but 1 dims"),
+        ({"g": {"x": (("unit",), np.zeros((2, 2)))}}, None, r"x has shape \(2, 2\) but dims unit"),
         ({"g": {"x": (("unit",), np.zeros(2)), "y": (("unit",), np.zeros(3))}}, None, "y has 3 entries along 'unit'"),
     ],
 )

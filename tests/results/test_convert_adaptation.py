@@ -122,7 +122,7 @@ def test_gradient_map_keeps_its_name():
     ("arguments", "message"),
     [
         ({"outputs": torch.zeros(3, 1)}, "give queries as well"),
-        ({"dims": {"keys": ["unit"]}}, r"1 names for keys, which has 2 axes \(unit, feature\)"),
+        ({"dims": {"keys": ["unit"]}}, r"1 names for keys with axes unit, feature"),
         ({"dims": {"kees": ["unit"]}}, "no variable 'kees'"),
         ({"coords": {"token": ["a"]}}, "no variable has a dimension 'token'"),
     ],

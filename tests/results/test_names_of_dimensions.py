@@ -38,7 +38,7 @@ def drawn(posterior, **samples):
         (["keys", "feature"], "a variable 'keys' and an axis of that name"),
         (["attention", "feature"], "a variable 'attention' and an axis of that name"),
         (["key_precision", "feature"], "a variable 'key_precision' and an axis of that name"),
-        (["unit"], "1 names for keys, which has 2 axes"),
+        (["unit"], "1 names for keys with axes unit, feature"),
     ],
 )
 def test_names_of_axes_that_lose_data_or_break_files_are_refused(dims, said):

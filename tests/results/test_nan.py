@@ -58,8 +58,8 @@ def test_a_bound_that_is_nan_is_refused(name):
 REFUSALS = {
     "ranks of a truth": (lambda: calibration._ranks("keys", torch.tensor([NAN]), torch.zeros(9, 1), rng), "keys: NaN in the truth"),
     "ranks among draws": (lambda: calibration._ranks("keys", torch.zeros(1), torch.full((9, 1), NAN), rng), "keys: NaN in the draws"),
-    "uniformity": (lambda: results.uniformity(np.full(10, NAN), 9), "ranks must be whole numbers from 0 to"),
-    "uniformity out of range": (lambda: results.uniformity(np.full(10, 11), 9), "ranks must be whole numbers from 0 to"),
+    "uniformity": (lambda: results.uniformity(np.full(10, NAN), 9), "ranks must be integers from 0 to"),
+    "uniformity out of range": (lambda: results.uniformity(np.full(10, 11), 9), "ranks must be integers from 0 to"),
     "band": (lambda: results.simultaneous_band(10, 9, NAN), "level must be between 0 and 1"),
     "pareto k": (lambda: results.pareto_k(broken(np.zeros(30))), "log_weights must be finite"),
     "prior": (lambda: results.prior_against_posterior({"a": broken(np.zeros(9))}, {"a": ONE}), "prior of a contains NaN"),

@@ -330,7 +330,7 @@ def test_few_draws_behind_an_average_are_told():
 
 REFUSED = {
     "prob": (lambda d, q: results.predict(d, q, prob=1.0), "prob must be between 0 and 1, not 1.0"),
-    "new weights": (lambda d, q: results.predict(d, q, query_weights=torch.ones(5)), "query_weights say how often.*leave them out"),
+    "new weights": (lambda d, q: results.predict(d, q, query_weights=torch.ones(5)), "query_weights say how often.*drop them"),
     "answers alone": (lambda d, q: results.predict(d, outputs=q[:, :1]), "queries: there are other data .* give them, too"),
     "features": (lambda d, q: results.predict(d, q[:, :1]), "queries have 1 features but keys have 2"),
     "an unknown name": (lambda d, q: results.predict(d, query=q), "did you mean 'queries'"),

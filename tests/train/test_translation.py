@@ -177,7 +177,7 @@ def test_bad_settings_and_pairs_are_one_clear_error(monkeypatch):
         with pytest.raises(ValueError, match=message):
             replace(SMALL, **change)
     long = PAIRS._replace(dev=[*PAIRS.dev, Pair(" ".join(["one"] * 8), " ".join(["eins"] * 8))])
-    with pytest.raises(ValueError, match=r"context must be 9 or more for pair 13 of the dev part, or remove the pair"):
+    with pytest.raises(ValueError, match=r"context must be 9 or more for pair 13 of the dev part, or drop the pair"):
         train.train_translation(SMALL, long)
     with pytest.raises(ValueError, match="the dev part has no pairs; give some"):
         train.train_translation(SMALL, PAIRS._replace(dev=[]))

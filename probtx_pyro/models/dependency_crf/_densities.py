@@ -360,9 +360,7 @@ class Latents:
         labels, root = self._flat(state)
         count = self.potentials.unary.shape[-1]
         if check.violated(labels >= count):
-            raise ValueError(
-                f"label must be from 0 to {count - 1}, but one is {int(labels.max())}; draw it, or leave it out"
-            )
+            raise ValueError(f"label must be from 0 to {count - 1}, not {int(labels.max())}; draw it, or leave it out")
         scores = self.potentials.slot_scores(labels, root)
         absent, found = scores == -torch.inf, []
         for beta in betas:
@@ -406,9 +404,7 @@ class Latents:
         """
         crf, count = self.potentials, self.potentials.channels
         if crf.root is None or (crf.memory is not None and not crf.split):
-            raise ValueError(
-                "trees need a root and no heads but words: give root_ternary, and global nodes with memory_split=True"
-            )
+            raise ValueError("trees need a root and no heads but words: give root_ternary, and memory_split=True")
         chosen = [*range(count)] if channels is None else [*channels]
         if not chosen or len({*chosen}) < len(chosen) or not {*chosen} <= {*range(count)}:
             raise ValueError(f"channels must be different numbers from 0 to {count - 1}, not {chosen}")

@@ -107,9 +107,7 @@ class MeanField:
         words = self.label_marginals.new_ones(self.label_marginals.shape[:-1], dtype=torch.bool)
         words = words if mask is None else words & mask
         if check.violated(words & (self.label_marginals.sum(-1) <= 0)):
-            raise ValueError(
-                "label_marginals of a word are all zero, and it has no label to draw; take softmax as the normalizer"
-            )
+            raise ValueError("label_marginals of a word are all zero, so it draws no label; take softmax as normalizer")
         found = {"label": (self.label_marginals, words)}
         if self.root_marginals is not None:
             found["root_label"] = self.root_marginals, words.any(-1)

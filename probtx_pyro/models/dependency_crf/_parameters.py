@@ -10,8 +10,6 @@ from torch import Tensor
 from probtx_pyro.models import _validation as check
 from probtx_pyro.ops.dependency_crf import SCHEDULES, Potentials
 
-INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
-
 
 @dataclass(frozen=True, eq=False)
 class LowRank:
@@ -75,9 +73,7 @@ def validate_parameters(
     check.floating("unary", unary)
     check.at_least("unary", unary, 2, "(..., N, L)")
     if 0 in unary.shape:
-        raise ValueError(
-            f"unary {tuple(unary.shape)} has no sentences, an empty one, or no labels; leave such sentences out"
-        )
+        raise ValueError(f"unary {tuple(unary.shape)} has no sentences, an empty one, or no labels; leave such out")
     words = _words(unary, mask)
     seen = unary if words is None else unary.masked_fill(~words.unsqueeze(-1), 0.0)
     check.finite(unary=seen)
@@ -155,25 +151,13 @@ def known(
     -1 where unknown.
     """
     words, count = potentials.words, potentials.unary.shape[-1]
-    shape = (*batch, words.shape[-1])
-    if observed is not None:
-        _whole("observed", observed, shape)
-    if observed is not None and labels is None:
-        raise ValueError("observed is given without labels; give labels, or leave it out")
-    if labels is not None:
-        labels, read = _fitted("labels", labels, shape).reshape(words.shape), words
-        if observed is not None:
-            read = words & _fitted("observed", observed, shape).reshape(words.shape)
-        wrong = read & ((labels < 0) | (labels >= count))
-        if check.violated(wrong):
-            raise ValueError(
-                f"labels must be from 0 to {count - 1}, but one that is observed is {int(labels[wrong][0])}; "
-                "mark unknown ones in observed"
-            )
-        potentials = potentials._replace(labels=labels.masked_fill(~read, -1))
+    if labels is not None or observed is not None:
+        present = words.reshape(*batch, words.shape[-1])
+        labels, read = check.known_labels(labels, observed, present, count)
+        potentials = potentials._replace(labels=labels.masked_fill(~read, -1).reshape(words.shape))
     if heads is not None:
         shape = (*batch, potentials.channels, words.shape[-1])
-        heads = _fitted("heads", heads, shape).reshape(len(words), *shape[-2:])
+        heads = check.fitted("heads", heads, shape, own=2).reshape(len(words), *shape[-2:])
         heads = heads.masked_fill(~words.unsqueeze(-2), -1)
         allowed = potentials.allowed().split(potentials.parts, -1)[0].expand(*heads.shape, -1)
         slot = heads.clamp(0, allowed.shape[-1] - 1).unsqueeze(-1)
@@ -190,29 +174,6 @@ def known(
     return potentials
 
 
-def _fitted(name: str, x: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """A tensor of whole numbers, or ``observed`` of booleans, at the shape that it must have."""
-    _whole(name, x, shape)
-    own = 2 if name == "heads" else 1
-    sizes = zip(reversed(x.shape), reversed(shape), strict=False)
-    fits = own <= x.dim() <= len(shape) and all(n == size or (n == 1 and k >= own) for k, (n, size) in enumerate(sizes))
-    if not fits:
-        raise ValueError(f"{name} has shape {tuple(x.shape)} but the sentences need {shape}; give one for each word")
-    return x.expand(shape)
-
-
-def _whole(name: str, x: Tensor, shape: tuple[int, ...]) -> None:
-    """Refuse what is no tensor of integers, or ``observed`` that is none of booleans."""
-    boolean = name == "observed"
-    if isinstance(x, Tensor) and (x.dtype == torch.bool if boolean else x.dtype in INTEGERS):
-        return
-    what = x.dtype if isinstance(x, Tensor) else type(x).__name__
-    if boolean:
-        raise ValueError(f"observed must be a boolean tensor {shape}, True where the label is known, not {what}")
-    repair = "convert it with .long()" if isinstance(x, Tensor) else f"wrap it by torch.as_tensor({name})"
-    raise ValueError(f"{name} must be a tensor of integers {shape}, not {what}; {repair}")
-
-
 def validate_choices(potentials: Potentials, batch: torch.Size, chosen: Mapping[str, Tensor | None]) -> None:
     """Refuse labels, heads, root_label and nodes outside the CRF's ranges; -1 is none."""
     words, count, channels = *potentials.unary.shape[-2:], potentials.channels
@@ -227,13 +188,11 @@ def validate_choices(potentials: Potentials, batch: torch.Size, chosen: Mapping[
     for name, (shape, number) in rows.items():
         if (x := chosen[name]) is None:
             continue
-        _whole(name, x, shape)
+        check.whole(name, x, shape)
         more = tuple(x.shape[: x.dim() - len(shape)])
         lead = more if lead is None else lead
         if tuple(x.shape[len(more) :]) != shape or x.dim() < len(shape) or more != lead:
-            raise ValueError(
-                f"{name} has shape {tuple(x.shape)} but must have {(*lead, *shape)}; give one for each choice"
-            )
+            raise ValueError(f"{name} has shape {tuple(x.shape)} but must have {(*lead, *shape)}; give one a choice")
         if check.violated((x < -1) | (x >= number)):
             worst = int(x.max()) if int(x.max()) >= number else int(x.min())
             raise ValueError(f"{name} must be from 0 to {number - 1}, or -1, but one is {worst}")
@@ -271,6 +230,4 @@ def validate_options(
 def require_one_sentence(sentences: torch.Size) -> None:
     """Refuse axes of sentences, which the enumerated program does not take."""
     if sentences:
-        raise ValueError(
-            f"the enumerated program takes one sentence, not batch axes {tuple(sentences)}; index one of them"
-        )
+        raise ValueError(f"the enumerated program takes one sentence, not batch axes {tuple(sentences)}; index one")

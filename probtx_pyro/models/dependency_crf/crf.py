@@ -572,10 +572,7 @@ class LabelledCRF(DependencyCRF):
     def potentials(self, labels: Maybe = None, heads: Maybe = None, observed: Maybe = None) -> Potentials:
         """Potentials as `DependencyCRF.potentials` gives them, of one problem."""
         if self.batch_shape:
-            raise ValueError(
-                f"potentials have leading axes {tuple(self.batch_shape)}, problems of their own; "
-                "take those of one problem"
-            )
+            raise ValueError(f"potentials have leading axes {tuple(self.batch_shape)}; take those of one problem")
         return super().potentials(labels, heads, observed)
 
     def _potentials(self, tensors: Mapping[str, Tensor | None]) -> Potentials:
