@@ -44,7 +44,9 @@ class TreeDraws(NamedTuple):
         """
         lead = self.log_weights.dim()
         if x.shape[:lead] != self.log_weights.shape:
-            raise ValueError(f"x has shape {tuple(x.shape)} but the draws have {tuple(self.log_weights.shape)}")
+            raise ValueError(
+                f"x must begin with the axes {tuple(self.log_weights.shape)} of the draws, not {tuple(x.shape)}"
+            )
         weights = self.log_weights.flatten(0, 1).softmax(0).reshape(*self.log_weights.shape, *(1,) * (x.dim() - lead))
         return (weights * x).sum((0, 1))
 
