@@ -52,6 +52,7 @@ NUMBERS = [
     "twelve",
     "thirteen",
     "fourteen",
+    "fifteen",
 ]
 LISTS = {"docs/course/glossary.md", "docs/what_serves_what.md"}  # pages whose tables are lists on a phone
 
