@@ -5,6 +5,7 @@ A case names a function of ``src/math``, its arguments, and what the library say
 
 import json
 import math
+from itertools import pairwise
 from pathlib import Path
 
 import arviz
@@ -349,7 +350,7 @@ def funnel_scales():
 
     def mean(f, low=-35.0):
         ends = [low, *(x for x in (0.0, 5.0, 8.0) if x > low), 11.0]
-        pieces = zip(ends[:-1], ends[1:], strict=True)
+        pieces = pairwise(ends)
         return sum(integrate.quad(lambda t: f(t) * density(t), a, b, epsabs=1e-14, epsrel=1e-13)[0] for a, b in pieces)
 
     whole = mean(lambda t: 1.0)

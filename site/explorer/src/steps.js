@@ -336,7 +336,7 @@ export const STEPS = {
   funnel: [
     {
       says: "Given the precision α the key's width is σ = 1 / √(1 + α). Six leapfrog steps, upwards: the energy errs by {worst} nats at most.", state: { steps: 6 },
-      asks: "The path goes on into the narrow part. Does it keep its energy?", then: {},
+      asks: "The path goes on into the narrow part. Does it keep its energy?", then: { steps: 20 },
       answers: "No. At step {broke} the error is beyond 1000 nats: a divergence, which marks a place where steps are too long.",
     },
     {
