@@ -78,7 +78,7 @@ while len(energies) <= ${state.steps} and energies[-1] - energies[0] <= ${DIVERG
         at, momentum, potential, lambda r: {site: scales[site] ** 2 * p for site, p in r.items()}, ${state.step}
     )
     energies.append(energy())
-draws = inference.nuts(program, place, num_samples=${DRAWS}, num_chains=2, seed=${state.seed})  # it finds a step of its own
+draws = inference.nuts(program, place, num_samples=100, num_warmup=75, num_chains=8, seed=${state.seed})  # as in the notebook, with a step of its own
 print(json.dumps({
     "energy": energies[0],
     "worst": max(abs(x - energies[0]) for x in energies),
