@@ -166,7 +166,8 @@ function mount(root, first, changed, now) {
       rhat: rhat(heights), effective: Math.round(essBulk(heights)), diverging: broken.length, length: mean((one) => one.steps), share: mean(({ place }) => Number(place[0] > Math.log(TIP))),
     };
     read.set(found);
-    const said = found.rhat === undefined ? "NUTS is drawing." : `Of ${all.length} draws of NUTS ${broken.length} met a divergence; they are worth ${found.effective}, R-hat ${found.rhat.toFixed(2)}.`;
+    // both as long as each other, so that the picture does not move
+    const said = found.rhat === undefined ? `${2 * DRAWS} draws of NUTS are on their way: divergences, their worth and R-hat.` : `Of ${all.length} draws of NUTS ${broken.length} met a divergence; they are worth ${found.effective}, R-hat ${found.rhat.toFixed(2)}.`;
     trace.node.setAttribute("aria-label", `Log precision of two chains. ${said}`);
     now(`${told} ${said}`);
   }
@@ -201,7 +202,7 @@ function mount(root, first, changed, now) {
       energy.level(0), ...(diverges ? [energy.level(DIVERGENCE, { class: "rule dashed" })] : []), energy.line(line),
       ...line.map((one, k) => energy.dot(one, diverges && k === taken ? { r: 7 } : { r: 3, class: "now" })),
     );
-    told = diverges ? `The path diverges at step ${taken}.` : `The energy errs by ${short(worst)} nats at most.`;
+    told = diverges ? `The path diverges at its step ${taken} of ${state.steps}.` : `The energy errs by ${short(worst)} nats at most.`;
     energy.node.setAttribute("aria-label", `Energy along the path. ${told}`);
     read.set({ energy: energies[0], worst, taken, broke: diverges ? taken : null, end: finite(shown(places.at(-1))) });
   }
