@@ -47,6 +47,7 @@ SHOWS = {  # what each view shows, in any state
     "trained-head": "A small transformer, trained on text, reads what is typed into the page. One of its heads is shown with its attention, and with the mixtures that have this attention: from softmax's own, which does not expect the head's queries, to the likeliest of them.",
     "novelty": "A memory of three classes meets points of a fourth. How sure attention is of a class does not tell them from known ones, and may be surer of the unknown; the evidence tells them, as far as the model is right.",
     "one-click": "A photograph that is clicked on, class by class: the mask and its uncertainty at once, what paths, colours and neighbours say of any unit, and which units a pixel asks, as the library's segmenter has them.",
+    "funnel": "A posterior that is wide at small precisions and narrow at large ones. Leapfrog paths and draws of NUTS, with a step of your own choosing, in the coordinates of the key or in units of its width: where paths diverge, and what the draws are worth.",
     "two-keys": "A unit with two keys may own both sides of another; with one key each and one precision, every unit owns a convex region.",
 }  # fmt: skip
 
@@ -160,6 +161,14 @@ PLACED = [
     Placed(
         "05_how_do_we_draw", "How sure are the keys, and how sure is attention?", "keys-adapt", {},
         "The clouds are draws of a Gibbs sampler. Drop queries beside a ring, and the cloud of its key shrinks.",
+    ),
+    Placed(
+        "07_the_funnel", "What does a funnel do to NUTS?", "funnel", {},
+        "Drag the ring, the momentum, and see where paths diverge. Then take the keys in units of σ: the draws are worth many times as many.",
+    ),
+    Placed(
+        "07_the_funnel", "How long may a step be?", "funnel", {"step": 0.5, "steps": 6},
+        "Above the dashed line this step is longer than two standard deviations of the key. Make it shorter: the line moves up by a factor of four in the precision for each half.",
     ),
     Placed(
         "18_memory_is_regression", "One model, many layers", "regression", {},

@@ -1,4 +1,4 @@
-"""The explorer, in your browser: thirteen views of attention as a posterior, to drag and slide.
+"""The explorer, in your browser: fourteen views of attention as a posterior, to drag and slide.
 
 With a FILE that cli.write_explorer_json wrote, the view for it opens with your own mixture, memory or CRF:
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from probtx_pyro.models import Bayesian, DependencyCRF, GaussianMixture, RegressionMemory
 
-SUMMARY = "an interactive page: attention as a posterior, in thirteen views"
+SUMMARY = "an interactive page: attention as a posterior, in fourteen views"
 PAGE = Path(__file__).with_name("_explorer.html")
 VIEWS = ("posterior", "keys-adapt", "mean-field", "regression")  # that take a model
 # where notebooks lie in the repository, and not beside this page

@@ -1,21 +1,25 @@
-"""Cases for views 6, 8 and 9 of the explorer, computed by the library in float64: ``python site/explorer/cases_of_inference.py``.
+"""Cases for views 6, 8, 9 and 14 of the explorer, computed by the library in float64: ``python site/explorer/cases_of_inference.py``.
 
 A case names a function of ``src/math``, its arguments, and what the library says that it returns; `tests/explorer` runs them.
 """
 
 import json
 import math
+from itertools import pairwise
 from pathlib import Path
 
 import arviz
 import numpy as np
+import pyro
 import torch
 from cases import KIND, case
-from pyro.distributions import Normal
-from scipy import stats
+from pyro.distributions import Gamma, Normal
+from pyro.ops.integrator import velocity_verlet
+from scipy import integrate, stats
 
 from probtx_pyro import inference, models, results
 from probtx_pyro.inference._importance import log_mean
+from probtx_pyro.inference._program import parameters
 from probtx_pyro.models._problem import MODE, update
 from probtx_pyro.models.dependency_crf._densities import log_density
 from probtx_pyro.ops import dependency_crf as crf_ops
@@ -316,9 +320,90 @@ def small_posterior_cases():
     return found
 
 
+# -- the funnel ----------------------------------------------------------------------------------------------------------------
+
+SHAPE, RATE = (torch.tensor(x, dtype=KIND) for x in (0.2, 0.001))
+HERE = torch.zeros(1, 2, dtype=KIND)  # the prior mean of the key, and the query
+
+
+def in_units(queries):
+    """The posterior of notebook 07 with z, the key over its standard deviation given the precision, in the place of the key."""
+    alpha = pyro.sample("key_precision", Gamma(SHAPE, RATE).expand([1]).to_event(1))
+    pyro.sample("z", Normal(torch.zeros_like(HERE), 1.0).to_event(2))
+    pyro.sample("query", Normal(HERE, (1 + 1 / alpha).sqrt()).to_event(2), obs=queries)
+
+
+def funnels():
+    """The posterior of notebook 07 in both coordinates: whether in units, the program, and the name of the key's site."""
+    mixture = models.GaussianMixture(HERE, key_precision=torch.ones(1, dtype=KIND))
+    centered = models.bayesian(mixture, keys=Normal(HERE, 1.0), key_precision=Gamma(SHAPE, RATE))
+    return (False, centered, "keys"), (True, in_units, "z")
+
+
+def funnel_scales():
+    """Standard deviations of log α and of a coordinate of the key, and the share above a precision: by adaptive quadrature."""
+
+    def density(t):
+        alpha = torch.tensor(t, dtype=KIND).exp()
+        evidence = 2 * Normal(0.0, (1 + 1 / alpha).sqrt()).log_prob(torch.zeros((), dtype=KIND))
+        return float((Gamma(SHAPE, RATE).log_prob(alpha) + t + evidence).exp())
+
+    def mean(f, low=-35.0):
+        ends = [low, *(x for x in (0.0, 5.0, 8.0) if x > low), 11.0]
+        pieces = pairwise(ends)
+        return sum(integrate.quad(lambda t: f(t) * density(t), a, b, epsabs=1e-14, epsrel=1e-13)[0] for a, b in pieces)
+
+    whole = mean(lambda t: 1.0)
+    middle = mean(lambda t: t) / whole
+    log_sd = math.sqrt(mean(lambda t: (t - middle) ** 2) / whole)
+    key_sd = math.sqrt(mean(lambda t: 1 / (1 + math.exp(t))) / whole)
+    return log_sd, key_sd, {t: mean(lambda _: 1.0, t) / whole for t in (-2.0, 1.0, math.log(1000), 8.5)}
+
+
+def funnel_cases():
+    """Cases of ``funnel.js``: trajectories by Pyro's integrator on the potential that `inference.nuts` moves in.
+
+    Large steps are few: in the narrow part each multiplies rounding errors, and after 42 of 0.6 nothing is known to 1e-10.
+    """
+    generator = torch.Generator().manual_seed(20261128)
+    log_sd, key_sd, shares = funnel_scales()
+    yield case("funnel", "scalesOf", "keys", [log_sd, key_sd, key_sd], False)
+    yield case("funnel", "scalesOf", "in units", [log_sd, 1.0, 1.0], True)
+    for t, share in shares.items():
+        yield case("funnel", "above", f"log precision {t:.2f}", share, t)
+    for units, program, name in funnels():
+        potential, _ = parameters(program, (HERE,)).unconstrained()
+        scales = torch.tensor([log_sd, *[1.0 if units else key_sd] * 2], dtype=KIND)
+        for number in range(10):
+            place, momentum = torch.randn((2, 3), generator=generator, dtype=KIND)
+            place = torch.tensor([2.0, 0.0, 0.0], dtype=KIND) + scales * place
+            if number % 2:  # as in the view, whose second coordinate stands still
+                place[2] = momentum[2] = 0.0
+            step = float(0.05 * 30 ** torch.rand((), generator=generator, dtype=KIND))
+            count = min(4 + 6 * number, 4 + int(6 / step))
+            sizes = {"key_precision": scales[:1], name: scales[1:].expand(1, 2)}
+
+            def energy(at, push, potential=potential):
+                return float(potential(at)) + 0.5 * float(push.square().sum())
+
+            at = {"key_precision": place[:1], name: place[None, 1:]}
+            push = {"key_precision": momentum[:1] / scales[:1], name: momentum[None, 1:] / scales[1:]}
+            places, energies = [place], [energy(at, momentum)]
+            while len(places) <= count and energies[-1] - energies[0] <= 1000:
+                at, push, *_ = velocity_verlet(
+                    at, push, potential, lambda r, sizes=sizes: {site: sizes[site] ** 2 * r[site] for site in r}, step
+                )
+                places.append(torch.cat([at["key_precision"], at[name][0]]))
+                last = scales * torch.cat([push["key_precision"], push[name][0]])
+                energies.append(energy(at, last))
+            given = {"units": units, "place": place, "momentum": momentum, "step": step, "count": count}
+            expected = {"places": torch.stack(places), "energies": energies, "momentum": last}
+            yield case("funnel", "trajectory", f"{name} {number}", expected, given)
+
+
 def cases():
     """All cases of these views."""
-    return [*adapt_cases(), *crf_cases(), *diagnostic_cases()]
+    return [*adapt_cases(), *crf_cases(), *diagnostic_cases(), *funnel_cases()]
 
 
 if __name__ == "__main__":

@@ -35,6 +35,7 @@ MODES = {
     "11, two keys a unit": ("two-keys", "", QUERIES),
     "12, together, or each on its own (five queries)": ("together", "queries: points.slice(0, 5)", QUERIES),
     "13, what was never taught": ("novelty", "", QUERIES),
+    "14, the funnel, sixty steps in units of σ": ("funnel", 'coordinates: "units", steps: 60', "{ momentum: [k / 90, 0.6] }"),
     "11, two keys, only the likelier": ("two-keys", 'assignment: "hard"', QUERIES),
 }  # fmt: skip
 

@@ -27,6 +27,7 @@ VIEWS = {
     "two-keys": (".layer-query .handle", "query", "logEvidence"),
     "together": (".layer-queries .handle", "queries", "logEvidence"),
     "novelty": (".layer-query .handle", "query", "queryEvidence"),
+    "funnel": (".layer-start .handle", "start", "energy"),
 }
 SLIDERS = {
     "posterior": ("precision", "valuePrecision", "background", "weight", "value"),
@@ -39,6 +40,7 @@ SLIDERS = {
     "two-keys": ("weight", "precision"),
     "together": ("tau", "sigma", "precision"),
     "novelty": ("precision", "alarms"),
+    "funnel": ("step", "steps"),
 }
 # States besides the one that a view opens with, for the address and for copy as Python.
 STATES = {
@@ -65,6 +67,7 @@ STATES = {
     "two-keys": [{"assignment": "hard", "weight": 0.2}, {"keys": [[-1, 1], [1, 1], [0, 1.2], [0, -1]], "precision": 9, "weight": 0}],
     "together": [{"tau": 0.1, "sigma": 0.8}, {"queries": [[0, 0]], "precision": 3, "query": [1, 1]}],
     "novelty": [{"hidden": [0.1, 0.1], "precision": 0.5}, {"seed": 3, "alarms": 0.2, "query": [1, 1]}],
+    "funnel": [{"coordinates": "units", "start": [0.57, -0.5], "step": 0.8}, {"step": 0.1, "seed": 3, "momentum": [1, -0.5]}],
 }  # fmt: skip
 DRAWN = 4  # standard errors of a sampler's answers: the contract of view 12
 EVERY = [(view, state) for view, states in STATES.items() for state in [{}, *states]]
@@ -89,7 +92,7 @@ def test_the_views_are_in_the_order_of_the_lecture(visit):
     for number in range(links.count()):
         links.nth(number).click()
         one.until("(id) => explorer.view() === id", found[number])
-        assert one.page.locator("h1").inner_text().startswith(f"{number + 1}." if len(found) == 13 else "")
+        assert one.page.locator("h1").inner_text().startswith(f"{number + 1}.")
         assert one.page.locator("#sentence").inner_text() and one.page.locator("#suggestion").inner_text()
         assert one.page.locator("#message").inner_text() == ""
 
@@ -199,9 +202,9 @@ def test_the_address_holds_the_state(visit, view, state):
     address = one.page.evaluate("location.hash")
     assert address == one.page.evaluate("explorer.address()")
     other = visit(address)
-    if view == "together":  # its map is drawn in the background
+    if name := {"together": "top", "funnel": "rhat"}.get(view):  # its map, or its draws, come in the background
         for each in (one, other):
-            each.page.locator("[data-value=top][data-json]").wait_for(state="attached")
+            each.page.locator(f"[data-value={name}][data-json]").wait_for(state="attached")
     assert other.state() == one.state() and other.numbers() == one.numbers()
     assert other.page.locator("#message").inner_text() == ""
     if not state:
@@ -266,7 +269,7 @@ def prints_the_same(one, view):
         assert len(found) >= 2
     else:
         assert len(found) >= 4
-    assert set(found) <= set(shown) | {"attentionAsGiven"}
+    assert set(found) <= set(shown) | {"attentionAsGiven", "ownRhat", "ownDiverging", "ownStep"}
     for name in set(found) & set(shown):
         value = found[name][0] if (view, name) == ("same-attention", "attention") else found[name]
         climbed = name in ("modes", "density", "end", "energyAtEnd", "effectivePatterns")

@@ -154,13 +154,15 @@ def test_the_stage_shows_the_picture_large_and_turns_views(visit):
     one.page.keyboard.press("PageUp")
     one.until("() => explorer.view() === 'posterior' && location.hash === '#posterior'")
     one.page.keyboard.press("ArrowLeft")
-    one.until("() => explorer.view() === 'novelty' && location.hash === '#novelty'")
+    last = one.page.evaluate("explorer.views.at(-1).id")
+    one.until(f"() => explorer.view() === '{last}' && location.hash === '#{last}'")
     one.page.locator("#unfold").click()
     assert one.page.locator("#view .panel").is_visible()
-    slider = one.page.locator("#view input[name=precision]")
-    before = one.state()["precision"]
+    slider = one.page.locator("#view input[type=range]").first
+    name = slider.get_attribute("name")
+    before = one.state()[name]
     slider.press("ArrowLeft")  # moves the slider and turns no view
-    assert one.page.evaluate("explorer.view()") == "novelty" and one.state()["precision"] < before
+    assert one.page.evaluate("explorer.view()") == last and one.state()[name] < before
     one.page.locator("#leave").click()
     assert one.page.evaluate("document.documentElement.dataset.stage ?? null") is None
     assert one.page.evaluate(letters) == pytest.approx(size)
@@ -291,7 +293,7 @@ def test_a_sentence_of_the_state_is_shown_and_spoken_when_it_moves(visit, view):
     change = {
         "posterior": {"query": [2, 2]}, "same-attention": {"origin": [0, 0]}, "evidence-bound": {"guide": [0, 1, 0]}, "soft-kmeans": {"gamma": 0.1},
         "mean-or-mode": {"sd": 0.6}, "keys-adapt": {"query": [2, 0]}, "memory": {"beta": 9}, "mean-field": {"sentence": "the old man the boats"},
-        "fool-the-diagnostics": {"bug": "offset"}, "regression": {"query": [-0.6, 0.8]}, "two-keys": {"weight": 0}, "together": {"tau": 0.1}, "novelty": {"query": [0, 0]},
+        "fool-the-diagnostics": {"bug": "offset"}, "regression": {"query": [-0.6, 0.8]}, "two-keys": {"weight": 0}, "together": {"tau": 0.1}, "novelty": {"query": [0, 0]}, "funnel": {"step": 0.1},
     }[view]  # fmt: skip
     one.set(change)
     assert now.inner_text() != first

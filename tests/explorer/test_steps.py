@@ -108,6 +108,13 @@ CLAIMS = {
         lambda a, b: a["evidenceAuroc"] > 0.85 and b["evidenceAuroc"] < 0.05,
         lambda a, b: b["evidenceAuroc"] < 0.6 and b["oddsAuroc"] < 0.5,
     ],
+    "funnel": [
+        lambda a, b: a["worst"] < 3 and "broke" not in a and near(b["broke"], 9) and b["worst"] > 1000,
+        lambda a, b: near(a["limit"], (2 / (0.25 * a["scale"])) ** 2 - 1) and near(b["unstable"], 0.336, 1e-3) and b["unstable"] > 3 * a["unstable"] and b["diverging"] > 10 * a["diverging"],
+        lambda a, b: a["diverging"] > 0 == b["diverging"] and b["effective"] < 100 and b["length"] > 2 * a["length"],
+        lambda a, b: b["diverging"] == 0 and b["effective"] > 4 * a["effective"] and b["rhat"] < 1.01 < a["rhat"] and near(b["scale"], 1),
+        lambda a, b: near(b["effective"], a["effective"], 50) and b["length"] < a["length"] / 2 and 0 < b["diverging"] < 5 and b["end"][1] > 3.5,
+    ],
 }  # fmt: skip
 ONE_KEY = -3.14989  # log evidence of view 11's query with one key a unit: its numbers at weight 0
 

@@ -8,7 +8,7 @@ import { node } from "./ui.js";
 // In the order of a lecture, which is also their numbers.
 const ORDER = [
   "posterior", "same-attention", "evidence-bound", "soft-kmeans", "mean-or-mode", "keys-adapt", "memory", "mean-field", "fool-the-diagnostics",
-  "regression", "two-keys", "together", "novelty",
+  "regression", "two-keys", "together", "novelty", "funnel",
 ];
 
 const byId = (id) => document.getElementById(id);

@@ -9,6 +9,7 @@ const SEVEN = [[-1.2, 0.1], [-0.8, -0.4], [-1.5, -0.2], [-0.9, 0.3], [1.9, 0.2],
 const MAN = { sentence: "the old man the boats", coupling: 2, schedule: "synchronous" };
 const MIDDLE = { hidden: [0.1, 0.1], query: [0.3, 0] };
 const THREE = [[22, 68, 1], [35, 30, 2], [58, 32, 1]]; // clicks on a picture
+const AS_WIDE = { coordinates: "units", start: [0.57, -0.5] }; // the start of view 14 in the other coordinates
 const ACROSS = { query: [-0.59, 0.81] };
 
 export const STEPS = {
@@ -363,6 +364,33 @@ export const STEPS = {
       says: "After three clicks {wrong} pixels are wrong.", state: { clicks: THREE },
       asks: "Two more, each in the middle of the largest error then. Where does that lead?", then: { clicks: [...THREE, [47, 46, 2], [56, 49, 1]] },
       answers: "To an overlap of {overlap}, better than with two.",
+    },
+  ],
+  funnel: [
+    {
+      says: "Given the precision α the key's width is σ = 1 / √(1 + α). Six leapfrog steps, upwards: the energy errs by {worst} nats at most.", state: { steps: 6 },
+      asks: "The path goes on into the narrow part. Does it keep its energy?", then: { steps: 20 },
+      answers: "No. At step {broke} the error is beyond 1000 nats: a divergence, which marks a place where steps are too long.",
+    },
+    {
+      says: "The step is 0.25 of the overall standard deviation of the key, {scale}. Where that is more than 2 σ it is unstable: above a precision of {limit}.", state: {},
+      asks: "Double the step. How much of the posterior is too narrow for it?", then: { step: 0.5 },
+      answers: "{unstable %}: whatever has a precision above {limit}. Of 500 draws {diverging} meet a divergence.",
+    },
+    {
+      says: "Of 500 draws of NUTS {diverging} met a divergence; they are worth {effective} draws.", state: {},
+      asks: "Shorter steps, 0.1: are there still divergences, and what are the draws worth?", then: { step: 0.1 },
+      answers: "{diverging} divergences. The draws are worth {effective}, and each takes {length} leapfrog steps: the alarm is silent, and the chains are still slow.",
+    },
+    {
+      says: "The step is 0.25 again; R-hat of the two chains is {rhat}.", state: {},
+      asks: "Measure the key in units of σ. What does the sampler see?", then: AS_WIDE,
+      answers: "One width at every precision. {diverging} divergences, R-hat {rhat}, and the draws are worth {effective}.",
+    },
+    {
+      says: "In units of σ a draw takes {length} leapfrog steps of 0.25.", state: AS_WIDE,
+      asks: "May the step be 0.8 here?", then: { ...AS_WIDE, step: 0.8 },
+      answers: "Yes: {length} steps a draw, which are worth {effective}; {diverging} of 500 meet a divergence, as this path does, at the largest precisions, where the density of log α falls steeply.",
     },
   ],
   "trained-head": [
