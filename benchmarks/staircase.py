@@ -356,7 +356,9 @@ def ends_table() -> list[str]:
     for rung, encoder in PUBLISHED.items():
         ours = list(figures(ENDS, rung).values())
         files = sorted(
-            (tasks.FOLDER / "with_repeats").glob(f"{tasks.name_of('masked sentences', encoder)}-{PARTS[ENDS].steps}-steps-seed-*.json")
+            (tasks.FOLDER / "with_repeats").glob(
+                f"{tasks.name_of('masked sentences', encoder)}-{PARTS[ENDS].steps}-steps-seed-*.json"
+            )
         )
         theirs = [figure(ENDS, json.loads(path.read_text())) for path in files]
         answer = "not run yet"
