@@ -149,7 +149,7 @@ CASES = {
     "component weights of other components in the prior": (lambda: adapt_keys(dict(component_weights=Dirichlet(torch.ones(3, dtype=torch.float64)))), r"do not broadcast: component_weights \(4, 2\), prior on component_weights \(3,\)"),
     "unary scores that are a list": (lambda: crf(unary=[[0.0]]), r"unary must be a torch.Tensor, not list; wrap it"),
     "unary scores with one axis": (lambda: crf(unary=S[0]), r"unary must have shape \(\.\.\., N, L\) but has shape \(2,\); add the missing axis"),
-    "an empty sentence": (lambda: crf(unary=S[:0]), r"unary \(0, 2\) has no sentences, an empty one, or no labels; leave such out"),
+    "an empty sentence": (lambda: crf(unary=S[:0]), r"unary \(0, 2\) has no sentences, an empty one, or no labels; leave it out"),
     "no sentences": (lambda: crf(unary=S.expand(0, *S.shape)), r"unary \(0, 3, 2\) has no sentences, an empty one, or no labels"),
     "NaN in a word": (lambda: crf(unary=S * math.nan, mask=torch.tensor([True, False, True])), r"unary contains NaN; remove or mask"),
     "integer potentials of arcs": (lambda: crf(ternary=T.long()), r"ternary must be a floating point tensor, not torch.int64"),

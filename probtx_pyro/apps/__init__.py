@@ -8,18 +8,9 @@ _NAMES = {
     "memory": ("memory",),
     "memory._classifier": ("MemoryClassifier",),
     "segmentation": (
-        *(
-            "segmentation",
-            "InteractiveSegmenter",
-            "Segmentation",
-            "SegmentationSettings",
-            "lab_colours",
-            "LABEL_COLOURS",
-            "overlay",
-        ),
-        *("Click", "marks_from_clicks", "suggest_click", "uncertainty"),
-        *("ClickGame", "first_clicks", "next_click", "play_clicks"),
-    ),
+        "segmentation InteractiveSegmenter Segmentation SegmentationSettings lab_colours LABEL_COLOURS overlay Click "
+        "marks_from_clicks suggest_click uncertainty ClickGame first_clicks next_click play_clicks"
+    ).split(),
     "_parsing": ("AttentionParser", "DECODERS"),
     "_language": ("generate", "tag_words", "classify_texts", "fill_masked", "Guess", "HIDDEN"),
     "_translation": ("translate", "Translation"),

@@ -173,7 +173,7 @@ def test_what_has_no_trees_is_refused_in_a_line():
         with pytest.raises(ValueError, match=said):
             inference.draw_trees(draws, **options, seed=0)
     assert inference.draw_trees(drawn(rooted, heads=circle), channels=[1], seed=0).heads.shape == (1, 2, 1, 3)
-    with pytest.raises(ValueError, match=r"begin with the axes \(1, 2\)"):
+    with pytest.raises(ValueError, match=r"^x must begin with the axes \(1, 2\) of the draws, not "):
         inference.draw_trees(drawn(rooted), seed=0).average(torch.zeros(3))
     with pytest.raises(ValueError, match="seed must be"):
         inference.draw_trees(drawn(rooted), seed=-1)

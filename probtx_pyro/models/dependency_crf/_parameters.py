@@ -73,7 +73,7 @@ def validate_parameters(
     check.floating("unary", unary)
     check.at_least("unary", unary, 2, "(..., N, L)")
     if 0 in unary.shape:
-        raise ValueError(f"unary {tuple(unary.shape)} has no sentences, an empty one, or no labels; leave such out")
+        raise ValueError(f"unary {tuple(unary.shape)} has no sentences, an empty one, or no labels; leave it out")
     words = _words(unary, mask)
     seen = unary if words is None else unary.masked_fill(~words.unsqueeze(-1), 0.0)
     check.finite(unary=seen)
