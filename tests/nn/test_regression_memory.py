@@ -447,6 +447,19 @@ def test_gradients_of_gradients(update):
     assert torch.autograd.gradgradcheck(lambda x: layer.bands(x, x, x, is_causal=True)[0], x)
 
 
+# conjugate gradients stop at a residual, which a derivative magnifies
+@pytest.mark.parametrize("update", [name for name in UPDATES if name != "conjugate_gradient"])
+def test_second_derivatives_by_forward_mode_are_those_by_reverse_mode(update):
+    layer, x = made(update, True, chunk_size=2), draw(1, 1, 3, E)
+
+    def output(x):
+        return layer(x, x, x, is_causal=True, need_weights=False)[0].square().sum()
+
+    by_reverse = torch.autograd.functional.hessian(output, x)
+    assert_equal(torch.func.hessian(output)(x), by_reverse)  # forward over reverse
+    assert by_reverse.abs().max() > 1e-2
+
+
 @gated
 @updates
 def test_half_precision_and_autocast(update, gates):
