@@ -155,7 +155,8 @@ def load(folder: Path, device: str, kind: str | None = None) -> "Run":
     ValueError
         Another kind of model.
     """
-    from probtx_pyro.train import load_run
+    with options.imports():
+        from probtx_pyro.train import load_run
 
     run = load_run(folder, options.device(device))
     found = type(run.model).__name__

@@ -118,13 +118,14 @@ def run(arguments: argparse.Namespace) -> None:
         raise ValueError("--label is missing; name the column of the labels")
     import warnings
 
-    import numpy as np
+    with options.imports():
+        import numpy as np
 
-    from probtx_pyro import apps
-    from probtx_pyro.data import read_table
+        from probtx_pyro import apps
+        from probtx_pyro.data import read_table
 
-    make = apps.MemoryClassifier  # says what to install where scikit-learn is missing
-    from sklearn.preprocessing import StandardScaler
+        make = apps.MemoryClassifier  # says what to install where scikit-learn is missing
+        from sklearn.preprocessing import StandardScaler
 
     how = {name: getattr(arguments, name) for name in ("delimiter", "decimal", "incomplete")}
     train: Any = read_table(arguments.train, arguments.label, skip=arguments.skip, **how)

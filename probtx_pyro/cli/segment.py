@@ -202,7 +202,8 @@ def segment_folder(folder: Path, marks: Path | None, out: Path, overwrite: bool,
 def _page(arguments: argparse.Namespace) -> int:
     """Serve the page until it is interrupted."""
     try:
-        from probtx_pyro.cli._segment_page import serve
+        with options.imports():
+            from probtx_pyro.cli._segment_page import serve
     except ModuleNotFoundError as error:
         if error.name not in ("starlette", "uvicorn"):
             raise
@@ -223,9 +224,10 @@ def _picture(arguments: argparse.Namespace) -> int:
     shape = picture[0].shape[:2]
     marks, palette = pictures.read_marks(arguments.scribbles, shape)
 
-    import numpy as np
+    with options.imports():
+        import numpy as np
 
-    from probtx_pyro.apps.segmentation import marks_from_clicks, suggest_click
+        from probtx_pyro.apps.segmentation import marks_from_clicks, suggest_click
 
     steps = [marks.astype(np.uint8)]
     for click in clicks:
