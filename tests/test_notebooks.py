@@ -98,6 +98,21 @@ def broken_promises(notebook):
     return [promise for promise, kept in promises.items() if not kept]
 
 
+def unseen(notebook):
+    """Names that cells in view use though hidden cells alone make them; the checks of exercises are meant to be hidden."""
+    hidden, seen, found = set(), set(), set()
+    for cell in notebook.cells:
+        nodes = list(ast.walk(ast.parse(cell.source))) if cell.cell_type == "code" else []
+        made = {x.id for x in nodes if isinstance(x, ast.Name) and isinstance(x.ctx, ast.Store)}
+        made |= {x.name for x in nodes if isinstance(x, ast.FunctionDef | ast.ClassDef)}
+        if runner.HIDE in cell.metadata.get("tags", ()):
+            hidden |= made
+        else:
+            seen |= made | {x.arg for x in nodes if isinstance(x, ast.arg)}
+            found |= {x.id for x in nodes if isinstance(x, ast.Name)} & hidden - seen
+    return {name for name in found if not name.startswith("check")}
+
+
 def broken_form(notebook):
     """What this committed notebook lacks of the course's form, in words."""
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
@@ -106,6 +121,7 @@ def broken_form(notebook):
     pictures = [output for cell in code for output in cell.outputs if "image/png" in output.get("data", {})]
     top = ("You need", "You will be able to", "Time", "Before this", "After this")
     plumbing = [source for source in shown if re.search(r"\bclaim\(|\bplt\.|\baxe?s?\.|SMOKE|\bsize\(", source)]
+    exercises = re.findall(r"^\*\*(\d)\.\*\* \((?:easy|medium|hard)\) \((\w+)\.\)", prose, flags=re.M)
     form = {
         "it says what one needs, will be able to do, and how long it takes": all(
             f"**{word}**" in prose for word in top
@@ -116,8 +132,10 @@ def broken_form(notebook):
             len(x.metadata.get("image/png", {}).get("alt", "")) > 80 for x in pictures
         ),
         "plumbing is in view in two cells at most": len(plumbing) <= 2,
-        "an exercise asks for code and has a test": "(Code.)" in prose
+        "of five exercises, graded, two ask for code, and code has a test": [x for x, _ in exercises] == list("12345")
+        and [kind for _, kind in exercises].count("Code") >= 2
         and any("check(" in source for source in [*shown, prose]),
+        "cells in view use names that are made in view": not unseen(notebook),
         "it ends with a summary, exercises and references": re.search(
             r"^## Summary$.*^## Exercises$.*^## References$", prose, flags=re.M | re.S
         ),
@@ -180,12 +198,19 @@ def unhidden(notebook):
         cell.metadata.pop("tags", None)
 
 
+def hidden_parameters(notebook):
+    """Hides the cell that makes what a later one in view uses."""
+    cell = next(cell for cell in notebook.cells if cell.cell_type == "code" and "def log_joint" in cell.source)
+    cell.metadata["tags"] = [runner.HIDE]
+
+
 MISFORMED = {
     "it says what one needs, will be able to do, and how long it takes": in_prose("**Time**", "Time"),
     "each prediction is a choice with its answer folded": in_prose(ANSWER, "<details>"),
     "every picture has a description": without_description,
     "plumbing is in view in two cells at most": unhidden,
-    "an exercise asks for code and has a test": in_prose("(Code.)", "(Paper.)"),
+    "of five exercises, graded, two ask for code, and code has a test": in_prose("(Code.)", "(Paper.)"),
+    "cells in view use names that are made in view": hidden_parameters,
     "it ends with a summary, exercises and references": in_prose("## References", "## Books"),
     "nothing is imported from beside it": lambda notebook: notebook.cells[1].update(source="import course"),
     "it links the next notebook and the glossary": in_prose("](../docs/course/glossary.md", "](none.md"),
