@@ -33,7 +33,7 @@ class Placed(NamedTuple):
 
 
 SHOWS = {  # what each view shows, in any state
-    "posterior": "A unit is picked by its prior and sends a query near its key. Attention is the posterior of the unit, the evidence is the density of the query, and the answer has a density of its own.",
+    "posterior": "A unit is picked by its prior and a query is drawn near its key. Attention is the posterior of the unit, the evidence is the density of the query, and the answer has a density of its own.",
     "same-attention": "Attention fixes a mixture only up to the origin of its keys and a metric: these models attend alike, and differ in the queries that they expect.",
     "evidence-bound": "Any probabilities over the units, a guide, bound the log evidence from below. The gap is a KL divergence, and attention closes it.",
     "soft-kmeans": "Points choose among centres, sharply or softly. Sharply it is k-means, softly it is attention to the centres, and below a critical sharpness there are no clusters.",
@@ -136,7 +136,7 @@ PLACED = [
     ),
     Placed(
         "11_inside_a_trained_transformer", "Eight heads, five statistics", "trained-head", {"head": "0.1"},
-        "Type a text of your own, choose a head, and take “Own model to best” to 1: no weight moves, and the queries that the model sends come to where the real ones are.",
+        "Type a text of your own, choose a head, and take “Own model to best” to 1: no weight moves, and the queries drawn from the model come to where the real ones are.",
     ),
     Placed(
         "12_interactive_segmentation", "What does one click change?", "one-click", {},
@@ -173,6 +173,26 @@ PLACED = [
     Placed(
         "18_memory_is_regression", "One model, many layers", "regression", {},
         "Turn the query across the two keys: the exact band widens. Then read the next pair.",
+    ),
+    Placed(
+        "19_inside_a_language_model", "The first token", "posterior", {"background": 0.3},
+        "A broad background, here of prior weight 0.3, stands for the first token. Drag the query away from the keys: it takes what they do not explain.",
+    ),
+    Placed(
+        "19_inside_a_language_model", "Is the mixture a density of queries?", "same-attention", {},
+        "From the mixture as written to the best equivalent, in the plane: drag the cross, and the log evidence of the queries moves by nats. Attention stays as it is.",
+    ),
+    Placed(
+        "20_errata", "A pull that pushes: erratum 23", "soft-kmeans", {},
+        "Raise γ: points choose more sharply. It is an inverse temperature, which the notes call a temperature.",
+    ),
+    Placed(
+        "21_which_layer_computes_a_posterior", "Small networks beside the exact answer", "regression", {},
+        "The exact answer of the second task: read the next pairs, and see what linear attention makes of the same ones.",
+    ),
+    Placed(
+        "21_which_layer_computes_a_posterior", "Where does inference end?", "mean-field", {"sweeps": 1},
+        "The sweep of the CRF, on a sentence: take more of them, and the ELBO rises until it rests below log Z.",
     ),
 ]  # fmt: skip
 

@@ -45,6 +45,7 @@ def test_each_view_has_a_heading_a_sentence_and_a_section_of_its_own():
     assert {placed.view for placed in lessons.PLACED} <= lessons.SHOWS.keys()
     assert max(Counter((placed.notebook, placed.heading) for placed in lessons.PLACED).values()) == 1
     assert build.views().keys() <= lessons.SHOWS.keys()
+    assert {placed.notebook for placed in lessons.PLACED} == {path.stem for path in NOTEBOOKS}
 
 
 def test_views_with_a_page_of_their_own_are_built_with_what_they_read(tmp_path, monkeypatch):
