@@ -177,6 +177,29 @@ def test_committed_notebook_has_the_form(path):
     assert broken_form(nbformat.read(path, as_version=4)) == []
 
 
+def unsupported(notebook):
+    """Figures with a spread, ``a ± b``, of cells that link reports, which neither these nor the outputs of the notebook have."""
+    printed = "".join(str(x.get("text", "")) for cell in notebook.cells for x in cell.get("outputs", ()))
+    found = []
+    for cell in notebook.cells:
+        linked = re.findall(r"\(\.\./(docs/reports/\w+\.md)", cell.source) if cell.cell_type == "markdown" else []
+        known = printed + "".join((FOLDER.parent / path).read_text() for path in linked)
+        pairs = re.findall(r"[\d.]*\d ± [\d.]*\d", cell.source) if linked else []
+        found += [pair for pair in pairs if pair not in known]
+    return found
+
+
+@EVERY
+def test_figures_of_a_report_are_those_that_it_has(path):
+    assert unsupported(nbformat.read(path, as_version=4)) == []
+
+
+def test_a_figure_that_a_report_has_no_more_is_found():
+    notebook = nbformat.read(FOLDER / "15_what_the_view_buys.ipynb", as_version=4)
+    in_prose(".888 ± .016", ".887 ± .018")(notebook)
+    assert unsupported(notebook) == [".887 ± .018"]
+
+
 def in_prose(old, new):
     return lambda notebook: [
         c.update(source=c.source.replace(old, new)) for c in notebook.cells if c.cell_type == "markdown"
