@@ -20,10 +20,14 @@ NEEDS_A_KERNEL = re.compile(
     r"| ?(?:If you are only reading, t|T)he [\w ]+ (?:below the slider )?show the same(?: to those who read only)?\.",
     re.M,
 )
+WORDS = re.compile(r"\[([^\]]+)\]\((\{.*?\})\)")  # of a suggestion, that set values
 
 
 class Placed(NamedTuple):
-    """A view in a notebook: the heading of its section, its state where that differs from the start, and what to try."""
+    """A view in a notebook: the heading of its section, its state where that differs from the start, and what to try.
+
+    In the latter, ``[words]({"name": value})`` are a link that sets the view to its state here but for these values.
+    """
 
     notebook: str
     heading: str
@@ -33,7 +37,7 @@ class Placed(NamedTuple):
 
 
 SHOWS = {  # what each view shows, in any state
-    "posterior": "A unit is picked by its prior and sends a query near its key. Attention is the posterior of the unit, the evidence is the density of the query, and the answer has a density of its own.",
+    "posterior": "A unit is picked by its prior and a query is drawn near its key. Attention is the posterior of the unit, the evidence is the density of the query, and the answer has a density of its own.",
     "same-attention": "Attention fixes a mixture only up to the origin of its keys and a metric: these models attend alike, and differ in the queries that they expect.",
     "evidence-bound": "Any probabilities over the units, a guide, bound the log evidence from below. The gap is a KL divergence, and attention closes it.",
     "soft-kmeans": "Points choose among centres, sharply or softly. Sharply it is k-means, softly it is attention to the centres, and below a critical sharpness there are no clusters.",
@@ -59,7 +63,7 @@ PAGES = {
 PLACED = [
     Placed(
         "00_mixtures_in_twenty_lines", "A responsibility: which source does this point come from?", "posterior", {},
-        "Drag the query between the keys, then lower the precision: the borders between the units soften.",
+        'Drag the query between the keys, then [lower the precision]({"precision": 0.3}): the borders between the units soften.',
     ),
     Placed(
         "00_mixtures_in_twenty_lines", "The bound rises to the evidence", "evidence-bound", {},
@@ -79,7 +83,7 @@ PLACED = [
     ),
     Placed(
         "02_from_k_means_to_attention", "How does clustering become attention?", "soft-kmeans", {"gamma": 2},
-        "Raise γ: each point ends with one centre, as in k-means.",
+        '[Raise γ]({"gamma": 10}): each point ends with one centre, as in k-means.',
     ),
     Placed(
         "02_from_k_means_to_attention", "What happens to the centers as it gets warm?", "soft-kmeans", {"gamma": 0.2},
@@ -87,11 +91,11 @@ PLACED = [
     ),
     Placed(
         "03_map_transformer", "Where does β enter?", "mean-or-mode", {"sd": 0.3},
-        "Raise the standard deviation, 1 / √β: the modes merge, and the mean stays where it is.",
+        '[Raise the standard deviation]({"sd": 0.9}), 1 / √β: the modes merge, and the mean stays where it is.',
     ),
     Placed(
         "03_map_transformer", "Can there be more modes than units?", "mean-or-mode", {"sd": 0.72},
-        "Move the standard deviation from 0.6 to 0.8: three modes, four, one.",
+        'Move the standard deviation from 0.6 to 0.8: [three modes]({"sd": 0.6}), [four]({"sd": 0.72}), [one]({"sd": 0.8}).',
     ),
     Placed(
         "03_map_transformer", "Can EM stand still at a bad place?", "mean-or-mode",
@@ -112,15 +116,15 @@ PLACED = [
     ),
     Placed(
         "09_log_normalizer_and_hopfield", "The energy of a memory", "memory", {},
-        "Raise β until the two near patterns part into two resting places.",
+        'Raise β until the two near patterns [part into two resting places]({"beta": 8}).',
     ),
     Placed(
         "16_dependency_crf", "How wrong is mean field?", "mean-field", {},
-        "Lower the coupling until the gap between the ELBO and log Z closes.",
+        '[Lower the coupling]({"coupling": 0}) until the gap between the ELBO and log Z closes.',
     ),
     Placed(
         "17_a_posterior_over_parses", "A layer that makes things worse", "mean-field", {"coupling": 2, "schedule": "synchronous"},
-        "All tables are updated at once, and the ELBO goes up and down. Raise the damping until it only rises.",
+        'All words are updated at once, and the ELBO goes up and down. [Raise the damping]({"damping": 0.5}) until it only rises.',
     ),
     Placed(
         "06_diagnosing_the_posterior", "A chain that starts in the wrong place", "fool-the-diagnostics", {"bug": "none", "start": "apart"},
@@ -128,7 +132,7 @@ PLACED = [
     ),
     Placed(
         "06_diagnosing_the_posterior", "Is the sampler itself right?", "fool-the-diagnostics", {},
-        "This sampler counts every query twice. Chains agree on the wrong answer, and calibration sees it; take the bug out.",
+        'This sampler counts every query twice. Chains agree on the wrong answer, and calibration sees it; [take the bug out]({"bug": "none"}).',
     ),
     Placed(
         "11_inside_a_trained_transformer", "The same attention twice", "same-attention", {},
@@ -136,7 +140,7 @@ PLACED = [
     ),
     Placed(
         "11_inside_a_trained_transformer", "Eight heads, five statistics", "trained-head", {"head": "0.1"},
-        "Type a text of your own, choose a head, and take “Own model to best” to 1: no weight moves, and the queries that the model sends come to where the real ones are.",
+        "Type a text of your own, choose a head, and take “Own model to best” to 1: no weight moves, and the queries drawn from the model come to where the real ones are.",
     ),
     Placed(
         "12_interactive_segmentation", "What does one click change?", "one-click", {},
@@ -152,7 +156,7 @@ PLACED = [
     ),
     Placed(
         "14_what_keys_have_in_common", "What does it borrow?", "together", {},
-        "B and E have no query and move with the others. Take τ to 0.03: they stay. The map says which strengths the queries favour.",
+        'B and E have no query and move with the others. [Take τ to 0.03]({"tau": 0.03}): they stay. The map says which strengths the queries favour.',
     ),
     Placed(
         "15_what_the_view_buys", "Classes that were never taught", "novelty", {},
@@ -164,7 +168,7 @@ PLACED = [
     ),
     Placed(
         "07_the_funnel", "What does a funnel do to NUTS?", "funnel", {},
-        "Drag the ring, the momentum, and see where paths diverge. Then take the keys in units of σ: the draws are worth many times as many.",
+        'Drag the ring, the momentum, and see where paths diverge. Then [take the keys in units of σ]({"coordinates": "units"}): the draws are worth many times as many.',
     ),
     Placed(
         "07_the_funnel", "How long may a step be?", "funnel", {"step": 0.5, "steps": 6},
@@ -173,6 +177,26 @@ PLACED = [
     Placed(
         "18_memory_is_regression", "One model, many layers", "regression", {},
         "Turn the query across the two keys: the exact band widens. Then read the next pair.",
+    ),
+    Placed(
+        "19_inside_a_language_model", "The first token", "posterior", {"background": 0.3},
+        'A broad background, here of prior weight 0.3, stands for the first token. Drag the query [away from the keys]({"query": [-2.6, -2]}): it takes what they do not explain.',
+    ),
+    Placed(
+        "19_inside_a_language_model", "Is the mixture a density of queries?", "same-attention", {},
+        "From the mixture as written to the best equivalent, in the plane: drag the cross, and the log evidence of the queries moves by nats. Attention stays as it is.",
+    ),
+    Placed(
+        "20_errata", "A pull that pushes: erratum 23", "soft-kmeans", {},
+        '[Raise γ]({"gamma": 6}): points choose more sharply. It is an inverse temperature, which the notes call a temperature.',
+    ),
+    Placed(
+        "21_which_layer_computes_a_posterior", "Small networks beside the exact answer", "regression", {},
+        "The exact answer of the second task: read the next pairs, and see what linear attention makes of the same ones.",
+    ),
+    Placed(
+        "21_which_layer_computes_a_posterior", "Where does inference end?", "mean-field", {"sweeps": 1},
+        'The sweep of the CRF, on a sentence: [take ten]({"sweeps": 10}), and the ELBO has risen until it rests below log Z.',
     ),
 ]  # fmt: skip
 
@@ -214,14 +238,24 @@ def place(cells: list[dict], heading: str) -> int:
     return next((number for number in range(first, end) if is_slider(cells[number])), end)
 
 
+def source(placed: Placed, changes: dict) -> str:
+    """Where a page of the course finds the view, in its state but for some values."""
+    page = f"../explorer/{PAGES.get(placed.view, 'index.html')}?view"
+    return escape(page + address(placed.view, placed.state | changes))
+
+
 def frame(placed: Placed, title: str, number: int) -> dict:
-    """A cell with the view, open."""
-    source = f"../explorer/{PAGES.get(placed.view, 'index.html')}?view{address(placed.view, placed.state)}"
+    """A cell with the view, open, and what to try in it."""
+    name = f"view-{number}"
+
+    def link(found: re.Match) -> str:
+        return f'<a href="{source(placed, json.loads(found[2]))}" target="{name}">{found[1]}</a>'
+
     text = (
-        f"**Move it.** {placed.suggestion}\n\n"
-        f'<iframe class="explorer" loading="lazy" src="{escape(source)}" title="The explorer: {escape(title)}"></iframe>'
+        f"**Move it.** {WORDS.sub(link, placed.suggestion)}\n\n"
+        f'<iframe class="explorer" loading="lazy" name="{name}" src="{source(placed, {})}" title="The explorer: {escape(title)}"></iframe>'
     )
-    return {"cell_type": "markdown", "id": f"view-{number}", "metadata": {}, "source": [text]}
+    return {"cell_type": "markdown", "id": name, "metadata": {}, "source": [text]}
 
 
 def without_a_kernel(cells: list[dict]) -> Iterator[dict]:

@@ -87,8 +87,8 @@ def precision_without_dimension(points, *story):
     return means, log_weights, precision / points.shape[-1]
 
 
-def without_zeros(table, *args):
-    return (table * (SOLVED[1].log_joint(*args) - table.log())).sum()
+def without_zeros(guide, *args):
+    return (guide * (SOLVED[1].log_joint(*args) - guide.log())).sum()
 
 
 def divided(queries, attention, prior_keys, theta, alpha):
@@ -98,9 +98,9 @@ def divided(queries, attention, prior_keys, theta, alpha):
 def averaged(queries, prior_keys, theta, alpha, num_draws, generator):
     keys, draws = prior_keys, []
     for _ in range(num_draws):
-        table = (-alpha / 2 * (queries[:, None] - keys).square().sum(-1)).softmax(-1)
-        noise = torch.randn(keys.shape, generator=generator) / (theta + alpha * table.sum(0)[:, None]).sqrt()
-        keys = SOLVED[2].adapt_keys(queries, table, prior_keys, theta, alpha) + noise
+        rows = (-alpha / 2 * (queries[:, None] - keys).square().sum(-1)).softmax(-1)
+        noise = torch.randn(keys.shape, generator=generator) / (theta + alpha * rows.sum(0)[:, None]).sqrt()
+        keys = SOLVED[2].adapt_keys(queries, rows, prior_keys, theta, alpha) + noise
         draws.append(keys)
     return torch.stack(draws)
 
@@ -185,7 +185,7 @@ MISTAKES = [
     ),
     (1, "test_responsibilities_far_away", "responsibilities", quotient, "stay with logarithms"),
     (1, "test_em_step_maximises", "em_step", precision_without_dimension, "PER COORDINATE"),
-    (1, "test_elbo_of_a_hard_table", "elbo", without_zeros, "0 log 0 is 0"),
+    (1, "test_elbo_of_a_hard_guide", "elbo", without_zeros, "0 log 0 is 0"),
     (
         1,
         "test_linked_log_weights",
@@ -242,6 +242,16 @@ def test_a_problem_set_has_a_hundred_points_and_parts_that_add_up(number):
 def test_the_syllabus_has_every_notebook_and_no_other():
     named = set(re.findall(r"notebooks/(\w+\.ipynb)", (COURSE / "syllabus.md").read_text()))
     assert named == {path.name for path in (ROOT / "notebooks").glob("*.ipynb")}
+
+
+def test_the_syllabus_has_the_minutes_of_the_notebooks_and_both_call_them_estimates():
+    syllabus = (COURSE / "syllabus.md").read_text()
+    listed = dict(re.findall(r"^\| \[(\d\d)\] \| .* \| (\d+) \| .* \|$", syllabus, flags=re.M))
+    written = {
+        path.name[:2]: re.search(r"\| \*\*Time\*\* \| about (\d+) minutes \(an estimate\)", path.read_text())[1]
+        for path in (ROOT / "notebooks").glob("*.ipynb")
+    }
+    assert listed == written and "minutes, estimated" in syllabus
 
 
 def unresolved(path, text):

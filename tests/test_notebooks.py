@@ -98,6 +98,21 @@ def broken_promises(notebook):
     return [promise for promise, kept in promises.items() if not kept]
 
 
+def unseen(notebook):
+    """Names that cells in view use though hidden cells alone make them; the checks of exercises are meant to be hidden."""
+    hidden, seen, found = set(), set(), set()
+    for cell in notebook.cells:
+        nodes = list(ast.walk(ast.parse(cell.source))) if cell.cell_type == "code" else []
+        made = {x.id for x in nodes if isinstance(x, ast.Name) and isinstance(x.ctx, ast.Store)}
+        made |= {x.name for x in nodes if isinstance(x, ast.FunctionDef | ast.ClassDef)}
+        if runner.HIDE in cell.metadata.get("tags", ()):
+            hidden |= made
+        else:
+            seen |= made | {x.arg for x in nodes if isinstance(x, ast.arg)}
+            found |= {x.id for x in nodes if isinstance(x, ast.Name)} & hidden - seen
+    return {name for name in found if not name.startswith("check")}
+
+
 def broken_form(notebook):
     """What this committed notebook lacks of the course's form, in words."""
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
@@ -106,6 +121,7 @@ def broken_form(notebook):
     pictures = [output for cell in code for output in cell.outputs if "image/png" in output.get("data", {})]
     top = ("You need", "You will be able to", "Time", "Before this", "After this")
     plumbing = [source for source in shown if re.search(r"\bclaim\(|\bplt\.|\baxe?s?\.|SMOKE|\bsize\(", source)]
+    exercises = re.findall(r"^\*\*(\d)\.\*\* \((?:easy|medium|hard)\) \((\w+)\.\)", prose, flags=re.M)
     form = {
         "it says what one needs, will be able to do, and how long it takes": all(
             f"**{word}**" in prose for word in top
@@ -116,8 +132,10 @@ def broken_form(notebook):
             len(x.metadata.get("image/png", {}).get("alt", "")) > 80 for x in pictures
         ),
         "plumbing is in view in two cells at most": len(plumbing) <= 2,
-        "an exercise asks for code and has a test": "(Code.)" in prose
+        "of five exercises, graded, two ask for code, and code has a test": [x for x, _ in exercises] == list("12345")
+        and [kind for _, kind in exercises].count("Code") >= 2
         and any("check(" in source for source in [*shown, prose]),
+        "cells in view use names that are made in view": not unseen(notebook),
         "it ends with a summary, exercises and references": re.search(
             r"^## Summary$.*^## Exercises$.*^## References$", prose, flags=re.M | re.S
         ),
@@ -159,6 +177,29 @@ def test_committed_notebook_has_the_form(path):
     assert broken_form(nbformat.read(path, as_version=4)) == []
 
 
+def unsupported(notebook):
+    """Figures with a spread, ``a ± b``, of cells that link reports, which neither these nor the outputs of the notebook have."""
+    printed = "".join(str(x.get("text", "")) for cell in notebook.cells for x in cell.get("outputs", ()))
+    found = []
+    for cell in notebook.cells:
+        linked = re.findall(r"\(\.\./(docs/reports/\w+\.md)", cell.source) if cell.cell_type == "markdown" else []
+        known = printed + "".join((FOLDER.parent / path).read_text() for path in linked)
+        pairs = re.findall(r"[\d.]*\d ± [\d.]*\d", cell.source) if linked else []
+        found += [pair for pair in pairs if pair not in known]
+    return found
+
+
+@EVERY
+def test_figures_of_a_report_are_those_that_it_has(path):
+    assert unsupported(nbformat.read(path, as_version=4)) == []
+
+
+def test_a_figure_that_a_report_has_no_more_is_found():
+    notebook = nbformat.read(FOLDER / "15_what_the_view_buys.ipynb", as_version=4)
+    in_prose(".888 ± .016", ".887 ± .018")(notebook)
+    assert unsupported(notebook) == [".887 ± .018"]
+
+
 def in_prose(old, new):
     return lambda notebook: [
         c.update(source=c.source.replace(old, new)) for c in notebook.cells if c.cell_type == "markdown"
@@ -180,12 +221,19 @@ def unhidden(notebook):
         cell.metadata.pop("tags", None)
 
 
+def hidden_parameters(notebook):
+    """Hides the cell that makes what a later one in view uses."""
+    cell = next(cell for cell in notebook.cells if cell.cell_type == "code" and "def log_joint" in cell.source)
+    cell.metadata["tags"] = [runner.HIDE]
+
+
 MISFORMED = {
     "it says what one needs, will be able to do, and how long it takes": in_prose("**Time**", "Time"),
     "each prediction is a choice with its answer folded": in_prose(ANSWER, "<details>"),
     "every picture has a description": without_description,
     "plumbing is in view in two cells at most": unhidden,
-    "an exercise asks for code and has a test": in_prose("(Code.)", "(Paper.)"),
+    "of five exercises, graded, two ask for code, and code has a test": in_prose("(Code.)", "(Paper.)"),
+    "cells in view use names that are made in view": hidden_parameters,
     "it ends with a summary, exercises and references": in_prose("## References", "## Books"),
     "nothing is imported from beside it": lambda notebook: notebook.cells[1].update(source="import course"),
     "it links the next notebook and the glossary": in_prose("](../docs/course/glossary.md", "](none.md"),

@@ -6,6 +6,7 @@ import re
 import sys
 from collections import Counter
 from pathlib import Path
+from urllib.parse import unquote
 
 import nbformat
 import pytest
@@ -44,7 +45,13 @@ def test_each_view_has_a_heading_a_sentence_and_a_section_of_its_own():
         lessons.place(cells, placed.heading)  # raises where there is no such heading
     assert {placed.view for placed in lessons.PLACED} <= lessons.SHOWS.keys()
     assert max(Counter((placed.notebook, placed.heading) for placed in lessons.PLACED).values()) == 1
+    assert {placed.view for placed in lessons.PLACED if lessons.WORDS.search(placed.suggestion)} >= {
+        "posterior",
+        "mean-or-mode",
+        "mean-field",
+    }
     assert build.views().keys() <= lessons.SHOWS.keys()
+    assert {placed.notebook for placed in lessons.PLACED} == {path.stem for path in NOTEBOOKS}
 
 
 def test_views_with_a_page_of_their_own_are_built_with_what_they_read(tmp_path, monkeypatch):
@@ -61,6 +68,15 @@ def test_views_with_a_page_of_their_own_are_built_with_what_they_read(tmp_path, 
         beside = re.findall(r'<script src="(\w+\.js)">', text)
         assert len(beside) == 1 and set(beside) <= written and 'data-notebooks="../notebooks/"' in text
     assert "<script src" not in (tmp_path / "explorer/index.html").read_text()
+
+
+def test_words_of_a_suggestion_set_the_view_below_them():
+    placed = lessons.Placed("00_x", "Here", "posterior", {"linked": True}, 'Then [lower it]({"precision": 0.3}).')
+    (text,) = lessons.frame(placed, "Attention", 3)["source"]
+    link = re.search(r'Then <a href="([^"]*)" target="([^"]*)">lower it</a>\.', text)
+    own = re.search(r'<iframe [^>]*name="([^"]*)" src="([^"]*)"', text)
+    assert link[2] == own[1] and link[1].partition("#")[0] == own[2].partition("#")[0]
+    assert unquote(link[1]).endswith('#posterior:{"linked":true,"precision":0.3}')
 
 
 def test_a_heading_that_is_not_there_is_refused():

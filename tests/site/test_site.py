@@ -203,17 +203,16 @@ def test_the_explorer_page_and_its_frame_have_one_address(chromium):
 @needs_site
 @needs_chromium
 @pytest.mark.parametrize("placed", lessons.PLACED, ids=lambda placed: f"{placed.notebook[:2]}-{placed.heading[:20]}")
-def test_a_view_in_a_notebook_opens_in_its_state(chromium, placed):
+def test_a_view_in_a_notebook_opens_in_its_state_and_words_set_it(chromium, placed):
     page = chromium.new_page()
     page.set_default_timeout(120_000)
-    page.goto(
-        (OUT / "explorer" / lessons.PAGES.get(placed.view, "index.html")).as_uri()
-        + lessons.address(placed.view, placed.state)
-    )
-    page.wait_for_function("() => window.explorer?.view()")
-    assert page.evaluate("() => document.getElementById('message').textContent") == ""
-    assert page.evaluate("() => explorer.view()") == placed.view
-    assert page.evaluate("() => explorer.state()").items() >= placed.state.items()
+    for changes in ({}, *(json.loads(found) for _, found in lessons.WORDS.findall(placed.suggestion))):
+        file = OUT / "explorer" / lessons.PAGES.get(placed.view, "index.html")
+        page.goto(f"{file.as_uri()}?{len(changes)}{lessons.address(placed.view, placed.state | changes)}")
+        page.wait_for_function("() => window.explorer?.view()")
+        assert page.evaluate("() => document.getElementById('message').textContent") == ""
+        assert page.evaluate("() => explorer.view()") == placed.view
+        assert page.evaluate("() => explorer.state()").items() >= (placed.state | changes).items()
     page.close()
 
 

@@ -22,8 +22,8 @@ def em_step(points: Tensor, means: Tensor, log_weights: Tensor, precision: float
     raise NotImplementedError("problem 1.3: em_step is still to be written")
 
 
-def elbo(table: Tensor, points: Tensor, means: Tensor, log_weights: Tensor, precision: float) -> Tensor:
-    """Problem 1.4: the evidence lower bound of a table (N, K) in place of the responsibilities; entries may be 0."""
+def elbo(guide: Tensor, points: Tensor, means: Tensor, log_weights: Tensor, precision: float) -> Tensor:
+    """Problem 1.4: the evidence lower bound of a guide (N, K) in place of the responsibilities; entries may be 0."""
     raise NotImplementedError("problem 1.4: elbo is still to be written")
 
 

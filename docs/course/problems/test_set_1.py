@@ -80,12 +80,12 @@ def test_responsibilities_far_away():
 def test_em_step_climbs():
     """Problem 1.3: the evidence never falls, over 30 steps from 5 starts."""
     for seed in range(5):
-        points, *story = problem(seed)
-        before = evidence_by_hand(points, *story)
+        points, *model = problem(seed)
+        before = evidence_by_hand(points, *model)
         for _ in range(30):
-            story = em_step(points, *story)
-            assert abs(story[1].exp().sum() - 1) < 1e-9, "the new weights do not sum to 1"
-            after = evidence_by_hand(points, *story)
+            model = em_step(points, *model)
+            assert abs(model[1].exp().sum() - 1) < 1e-9, "the new weights do not sum to 1"
+            after = evidence_by_hand(points, *model)
             assert after > before - 1e-9, (
                 f"the log evidence fell by {before - after:.3g} nats: an exact EM step never lowers it"
             )
@@ -94,12 +94,12 @@ def test_em_step_climbs():
 
 def test_em_step_maximises():
     """Problem 1.3: with the responsibilities held, no nearby mean or precision has a larger expected log joint."""
-    points, *story = problem()
-    table = posterior_by_hand(joint_by_hand(points, *story))
-    means, log_weights, precision = em_step(points, *story)
+    points, *model = problem()
+    rows = posterior_by_hand(joint_by_hand(points, *model))
+    means, log_weights, precision = em_step(points, *model)
 
     def expected(means, log_weights, precision):
-        return float((table * joint_by_hand(points, means, log_weights, float(precision))).sum())
+        return float((rows * joint_by_hand(points, means, log_weights, float(precision))).sum())
 
     best = expected(means, log_weights, precision)
     for factor in (0.97, 1.03):
@@ -109,7 +109,7 @@ def test_em_step_maximises():
         assert expected(means, log_weights, precision * factor) < best, (
             "another precision is better: its inverse is the mean squared distance to the NEW means, PER COORDINATE"
         )
-    shares = table.mean(0)
+    shares = rows.mean(0)
     assert torch.allclose(log_weights.exp(), shares), "the new weight of a cluster is the mean of its responsibilities"
 
 
@@ -120,22 +120,22 @@ def test_elbo_is_a_bound():
     assert abs(elbo(exact, *args) - evidence) < 1e-8, (
         "with the responsibilities the ELBO is the log evidence, summed over the points"
     )
-    table = torch.rand(exact.shape, generator=torch.Generator().manual_seed(1)).softmax(-1)
-    gap = sum(a * math.log(a / r) for a, r in zip(table.flatten().tolist(), exact.flatten().tolist(), strict=True))
-    assert abs(evidence - elbo(table, *args) - gap) < 1e-8, (
-        "log evidence - ELBO should be KL(table || responsibilities)"
+    guide = torch.rand(exact.shape, generator=torch.Generator().manual_seed(1)).softmax(-1)
+    gap = sum(a * math.log(a / r) for a, r in zip(guide.flatten().tolist(), exact.flatten().tolist(), strict=True))
+    assert abs(evidence - elbo(guide, *args) - gap) < 1e-8, (
+        "log evidence - ELBO should be KL(guide || responsibilities)"
     )
 
 
-def test_elbo_of_a_hard_table():
-    """Problem 1.4: zeros in the table."""
+def test_elbo_of_a_hard_guide():
+    """Problem 1.4: zeros in the guide."""
     args = problem()
     exact, evidence = posterior_by_hand(joint_by_hand(*args)), evidence_by_hand(*args)
     hard = torch.nn.functional.one_hot(exact.argmax(-1), exact.shape[-1]).to(exact)
     found = elbo(hard, *args)
     assert not found.isnan(), "NaN: 0 log 0 is 0 in an entropy; torch.special.entr and torch.special.xlogy know"
     right = evidence + sum(math.log(max(row)) for row in exact.tolist())
-    assert abs(found - right) < 1e-8, "the gap of a hard table is the sum of -log of the largest responsibilities"
+    assert abs(found - right) < 1e-8, "the gap of a hard guide is the sum of -log of the largest responsibilities"
 
 
 def test_linked_log_weights():

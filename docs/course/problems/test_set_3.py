@@ -145,8 +145,8 @@ def problem(precisions, seed):
 
 def gap(coefficients, features, log_joint):
     """KL from the guide to the posterior, nats per query."""
-    table, exact = (features @ coefficients).log_softmax(-1), log_joint.log_softmax(-1)
-    return float((table.exp() * (table - exact)).sum(-1).mean())
+    guide, exact = (features @ coefficients).log_softmax(-1), log_joint.log_softmax(-1)
+    return float((guide.exp() * (guide - exact)).sum(-1).mean())
 
 
 def linear(queries):

@@ -20,16 +20,16 @@ def responsibilities(points: Tensor, means: Tensor, log_weights: Tensor, precisi
 
 def em_step(points: Tensor, means: Tensor, log_weights: Tensor, precision: float) -> tuple[Tensor, Tensor, Tensor]:
     """Averages, weighted by the responsibilities."""
-    table = responsibilities(points, means, log_weights, precision)
-    counts = table.sum(0)
-    means = table.T @ points / counts[:, None]
-    squares = (table * (points[:, None] - means).square().sum(-1)).sum()
+    shares = responsibilities(points, means, log_weights, precision)
+    counts = shares.sum(0)
+    means = shares.T @ points / counts[:, None]
+    squares = (shares * (points[:, None] - means).square().sum(-1)).sum()
     return means, (counts / len(points)).log(), float(points.numel() / squares)
 
 
-def elbo(table: Tensor, points: Tensor, means: Tensor, log_weights: Tensor, precision: float) -> Tensor:
+def elbo(guide: Tensor, points: Tensor, means: Tensor, log_weights: Tensor, precision: float) -> Tensor:
     """Expected log joint plus entropy."""
-    return (table * log_joint(points, means, log_weights, precision)).sum() + torch.special.entr(table).sum()
+    return (guide * log_joint(points, means, log_weights, precision)).sum() + torch.special.entr(guide).sum()
 
 
 def linked_log_weights(keys: Tensor, precision: float) -> Tensor:

@@ -19,10 +19,10 @@ def gibbs_keys(
     for _ in range(num_draws):
         scores = -alpha / 2 * (queries[:, None] - keys).square().sum(-1)
         units = torch.multinomial(scores.softmax(-1), 1, generator=generator)[:, 0]
-        table = torch.nn.functional.one_hot(units, len(keys)).to(queries)
-        precision = theta + alpha * table.sum(0)[:, None]
+        drawn = torch.nn.functional.one_hot(units, len(keys)).to(queries)
+        precision = theta + alpha * drawn.sum(0)[:, None]
         noise = torch.randn(keys.shape, generator=generator, dtype=keys.dtype)
-        keys = adapt_keys(queries, table, prior_keys, theta, alpha) + noise / precision.sqrt()
+        keys = adapt_keys(queries, drawn, prior_keys, theta, alpha) + noise / precision.sqrt()
         draws.append(keys)
     return torch.stack(draws)
 

@@ -49,8 +49,8 @@ def train_guide(features: Tensor, log_joint: Tensor, num_steps: int) -> Tensor:
     coefficients = torch.zeros(features.shape[-1], log_joint.shape[-1], dtype=features.dtype, requires_grad=True)
     optimizer = torch.optim.Adam([coefficients], lr=0.1)
     for _ in range(num_steps):
-        log_table = (features @ coefficients).log_softmax(-1)
-        loss = -(log_table.exp() * (log_joint - log_table)).sum(-1).mean()
+        log_guide = (features @ coefficients).log_softmax(-1)
+        loss = -(log_guide.exp() * (log_joint - log_guide)).sum(-1).mean()
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

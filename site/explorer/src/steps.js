@@ -16,11 +16,11 @@ export const STEPS = {
   posterior: [
     {
       says: "Three units are equally likely before the query is seen. The query lies nearest key 2.", state: {},
-      asks: "How sure is attention that key 2 sent it?", then: {},
+      asks: "How sure is attention that it came from key 2?", then: {},
       answers: "Its probability is {attention.1}. The entropy of attention is {entropy} nats; it would be log 3 = 1.099 if nothing were known.",
     },
     {
-      says: "The precision α says how near its key a unit sends queries.", state: {},
+      says: "The precision α says how near its key the queries of a unit lie.", state: {},
       asks: "Raise α from 1 to 6: is attention surer, and is the query likelier?", then: { precision: 6 },
       answers: "Attention is surer, {attention.1} for key 2. The query is less likely: it is far from every key at this precision, and its log evidence is {logEvidence} nats.",
     },
@@ -31,7 +31,7 @@ export const STEPS = {
     },
     {
       says: "This query is far from all keys, and attention to key 2 is {attention.1}.", state: FAR,
-      asks: "Let a broad background, with prior weight 0.3, send queries too. What changes?", then: { background: 0.3 },
+      asks: "Let a broad background, with prior weight 0.3, generate queries too. What changes?", then: { background: 0.3 },
       answers: "The background takes {attention.3} of the attention: now there is a unit for what no key explains.",
     },
     {
@@ -44,12 +44,12 @@ export const STEPS = {
     {
       says: "The keys are measured from the cross.", state: {},
       asks: "Take the cross to the other side: which numbers of the matrix change?", then: { origin: [-1, 0.4] },
-      answers: "None, but for rounding ({change}). The model is another: it sends its queries around ({expectedQuery.0}, {expectedQuery.1}) now, and the log evidence of the queries asked is {evidence} nats.",
+      answers: "None, but for rounding ({change}). The model is another: its queries lie around ({expectedQuery.0}, {expectedQuery.1}) now, and the log evidence of the queries asked is {evidence} nats.",
     },
     {
       says: "The metric says in which direction queries scatter.", state: {},
       asks: "Stretch it, 6 along 35 degrees and 0.3 across. Does attention change?", then: { along: 6, across: 0.3, degrees: 35 },
-      answers: "No. The cloud of queries that the model sends does: the log evidence is {evidence} nats, and it was −22.48.",
+      answers: "No. The cloud of queries drawn from the model does: the log evidence is {evidence} nats, and it was −22.48.",
     },
     {
       says: "Softmax's own model has origin 0 and metric α I. The queries that attention is asked for have their mean at (−0.25, 0.15).", state: { origin: [0, 0] },
@@ -282,7 +282,7 @@ export const STEPS = {
   ],
   novelty: [
     {
-      says: "A fourth class, which was never taught, sends its points from around the cross. The query is one of them.", state: {},
+      says: "A fourth class, which was never taught, has its points around the cross. The query is one of them.", state: {},
       asks: "How sure is attention of one of the three classes?", then: {},
       answers: "It gives A {share}: A fits better than B and C. But its log evidence, {queryEvidence} nats, is below the threshold, {threshold}: A does not fit either.",
     },
@@ -298,7 +298,7 @@ export const STEPS = {
     },
     {
       says: "Between the three classes, the AUROC of the evidence is {evidenceAuroc}.", state: MIDDLE,
-      asks: "Lower α to 0.5, so that units send queries farther. Does the evidence still see the fourth class?", then: { precision: 0.5 },
+      asks: "Lower α to 0.5, so that queries lie farther from their units. Does the evidence still see the fourth class?", then: { precision: 0.5 },
       answers: "No, {evidenceAuroc}: where units are so broad, the middle is the likeliest place of all. The evidence is no better than its model.",
     },
     {
@@ -405,7 +405,7 @@ export const STEPS = {
       answers: "The log evidence is {bestEvidence} nats each, and no weight has changed by more than {change}.",
     },
     {
-      says: "Crosses are queries that softmax's own model sends. Their mean is {apart} from that of the real queries, the dots.", state: {},
+      says: "Crosses are queries drawn from softmax's own model. Their mean is {apart} from that of the real queries, the dots.", state: {},
       asks: "Where do the crosses go on the way to the best equivalent?", then: { place: 1 },
       answers: "To the real queries, {apart} from their mean: the best equivalent is fitted to these queries with 17 numbers, and has their mean and mean square.",
     },

@@ -44,7 +44,7 @@ export function compared({ keys, precision, queries, origin, along, across, degr
   };
 }
 
-// Queries sent by the mixture: a unit by its prior, then noise.
+// Queries drawn from the mixture: a unit by its prior, then noise.
 export function simulate(mixture, root, count, random) {
   const prior = mixture.logPrior.map(Math.exp);
   return Array.from({ length: count }, () => {

@@ -120,7 +120,7 @@ export function explain({ queries }, { keys, P, logs }) {
   return { attention, evidence };
 }
 
-// Queries that the mixture sends, one at each place.
+// Queries drawn from the mixture, one at each place.
 export function simulate({ queries }, { keys, P, logs }, random) {
   return queries.map((_, i) => {
     const most = Math.max(...logs.slice(0, i + 1));

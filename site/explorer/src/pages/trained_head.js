@@ -109,7 +109,7 @@ function mount(root, first, changed, now) {
   heads.addEventListener("click", (event) => event.target.dataset.head && changed({ head: event.target.dataset.head }));
   const read_ = readout({
     loss: "loss, nats a character", entropy: "entropy of attention of the chosen character, nats", logEvidence: "log evidence, nats a query", ownEvidence: "the same in softmax's own model",
-    bestEvidence: "in the best equivalent", change: "largest change of attention", precision: "precision P", apart: "means of real and sent queries, how far apart in the picture", queryEvidence: "log evidence of the chosen character", attention: "attention of the chosen character", heads: "every head: log evidence in softmax's own model, in the best equivalent",
+    bestEvidence: "in the best equivalent", change: "largest change of attention", precision: "precision P", apart: "means of real and drawn queries, how far apart in the picture", queryEvidence: "log evidence of the chosen character", attention: "attention of the chosen character", heads: "every head: log evidence in softmax's own model, in the best equivalent",
   });
   const controls = panel("Controls", [
     choice("Head:", NAMES, "head", (head) => changed({ head })),
@@ -123,7 +123,7 @@ function mount(root, first, changed, now) {
     main: [
       node("label", { class: "wide", for: "sentence-typed" }, `A text of ${FEWEST} to ${MOST} characters`), input, note,
       figure(letters, "Framed: the character that asks; colour: its attention. Bars: log evidence of every character's query, from −60 nats."),
-      figure(cloud.node, "Dots: the real queries. Crosses: as many that the model sends."),
+      figure(cloud.node, "Dots: the real queries. Crosses: as many drawn from the model."),
     ],
     controls, numbers: read_, aspect: 1.4,
     across: 2,
@@ -226,9 +226,9 @@ function mount(root, first, changed, now) {
 
       const { mean: middle, axes } = found.plane;
       const onto = (x) => axes.map((axis) => axis.reduce((sum, a, d) => sum + a * (x[d] - middle[d]), 0));
-      const sent = (mixture) => simulate(found.head, mixture, generator(state.seed)).map(onto);
-      const [real, drawn] = [found.head.queries.map(onto), sent(found.mixture)];
-      const all = [...real, ...drawn, ...found.ends.flatMap(sent)];
+      const draw = (mixture) => simulate(found.head, mixture, generator(state.seed)).map(onto);
+      const [real, drawn] = [found.head.queries.map(onto), draw(found.mixture)];
+      const all = [...real, ...drawn, ...found.ends.flatMap(draw)];
       const reach = [0, 1].map((d) => [Math.min(...all.map((p) => p[d])), Math.max(...all.map((p) => p[d]))]);
       cloud.range(...reach);
       cloud.draw(
@@ -239,7 +239,7 @@ function mount(root, first, changed, now) {
         }),
       );
       const apart = Math.hypot(...[0, 1].map((d) => mean(drawn.map((p) => p[d])) - mean(real.map((p) => p[d]))));
-      cloud.node.setAttribute("aria-label", `Real queries and as many that the model sends, their means ${short(apart)} apart`);
+      cloud.node.setAttribute("aria-label", `Real queries and as many drawn from the model, their means ${short(apart)} apart`);
 
       const own = found.attention[query];
       const top = own.indexOf(Math.max(...own));
@@ -263,6 +263,6 @@ function mount(root, first, changed, now) {
 export default {
   id: "trained-head", title: "A trained head, opened",
   sentence: "This transformer was trained to predict the next character. Attention leaves open which mixture a head is: softmax's own does not expect the head's queries.",
-  suggestion: "take “Own model to best” to 1: no weight of attention moves, the queries that the model sends come to where the real ones are.",
+  suggestion: "take “Own model to best” to 1: no weight of attention moves, the queries drawn from the model come to where the real ones are.",
   notebook: "11_inside_a_trained_transformer", defaults, fields, fromURL, mount, python,
 };

@@ -159,7 +159,7 @@ function mount(root, first, changed, now, drop) {
       );
       density.node.setAttribute("aria-label", `Density of the answer: mean ${short(mean)}, modes at ${found.map((mode) => short(mode.at[0])).join(", ")}`);
       const top = own.indexOf(Math.max(...own));
-      now(`Here ${name(top)} sent it with probability ${own[top].toFixed(2)}; the log evidence is ${short(logEvidence(mixture, query))} nats, and the mean answer ${short(mean)}.`);
+      now(`Here it came from ${top < count ? name(top) : "the background"} with probability ${own[top].toFixed(2)}; the log evidence is ${short(logEvidence(mixture, query))} nats, and the mean answer ${short(mean)}.`);
       controls.set(state, { backgroundPrecision: state.background > 0 });
       read.set({
         logEvidence: logEvidence(mixture, query), entropy: entropy(own), attention: own, prior, mean, sd,
@@ -171,7 +171,7 @@ function mount(root, first, changed, now, drop) {
 
 export default {
   id: "posterior", title: "Attention is a posterior",
-  sentence: "A unit is picked by its prior and sends a query near its key. Attention is the probability, once the query is seen, that this unit sent it.",
+  sentence: "A unit is picked by its prior and a query is drawn near its key. Attention is the probability, once the query is seen, that it came from this unit.",
   suggestion: "drag the query far away from all keys. Attention grows certain, while the evidence falls: attention alone cannot say that no key fits.",
   notebook: "01_attention_is_a_posterior",
   own: { name: "keys", most: MOST, columns: ["x", "y", "answer"], ...listed("keys", { values: { at: 2, usual: 0 }, weights: { usual: 1 } }, "unit") },

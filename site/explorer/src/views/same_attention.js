@@ -71,13 +71,13 @@ function mount(root, first, changed, now, drop) {
   let state = first;
   let cells = [];
   const [x, y] = around([...first.queries, first.origin], [-4, 4], [-3, 3]);
-  const plane = new Plane({ x, y, units: first.units, label: "Queries, keys of this model and the queries that it would send" });
+  const plane = new Plane({ x, y, units: first.units, label: "Queries, keys of this model and queries drawn from it" });
   plane.onEmpty(drop);
   const shade = plane.shading(64, 48);
-  const [sent, stars, rings, names, origin] = ["sent", "queries", "keys", "names", "origin"].map((name) => plane.layer(name));
+  const [drawn, stars, rings, names, origin] = ["drawn", "queries", "keys", "names", "origin"].map((name) => plane.layer(name));
   const matrix = svg("svg", { role: "img" });
   const read = readout({
-    change: "largest change of attention", evidence: "log evidence of the queries, nats", evidenceAsGiven: "the same with origin 0, metric α I", expectedQuery: "mean of the queries it sends", attention: "attention of query 1",
+    change: "largest change of attention", evidence: "log evidence of the queries, nats", evidenceAsGiven: "the same with origin 0, metric α I", expectedQuery: "mean of queries drawn from it", attention: "attention of query 1",
   });
   const within = (z) => Math.min(1e3, Math.max(1e-3, rounded(z)));
   const controls = panel("Controls", [
@@ -93,11 +93,11 @@ function mount(root, first, changed, now, drop) {
     button("again", "Send other queries", () => changed({ seed: state.seed + 1 })),
   ]);
   layout(root, {
-    main: figure(plane.node, "Drag the cross, the place that the keys are measured from. Dots: the queries that attention is asked for. Rings: this model's keys, as large as their prior. Small dots: 200 queries that it sends; shading, their density."),
+    main: figure(plane.node, "Drag the cross, the place that the keys are measured from. Dots: the queries that attention is asked for. Rings: this model's keys, as large as their prior. Small dots: 200 queries drawn from it; shading, their density."),
     controls, numbers: read, aspect: plane.aspect,
     others: [figure(matrix, "Attention of the queries (rows) to the keys (columns): the same for every origin and metric.")],
   });
-  sent.setAttribute("pointer-events", "none");
+  drawn.setAttribute("pointer-events", "none");
   names.setAttribute("pointer-events", "none");
   rings.setAttribute("pointer-events", "none");
 
@@ -115,7 +115,7 @@ function mount(root, first, changed, now, drop) {
       const field = evidenceField(model, Math.max(...model.keys.map((key) => logEvidence(model, key))));
       const [low, high] = [color("--low"), color("--high")];
       shade((point) => [...blend(low, high, 0.55 * Math.sqrt(Math.min(1, field(point)))), 255]);
-      sent.replaceChildren(plane.dots(simulate(model, noise, 200, generator(state.seed)), 2.6, { class: "dots faint" }));
+      drawn.replaceChildren(plane.dots(simulate(model, noise, 200, generator(state.seed)), 2.6, { class: "dots faint" }));
       rings.replaceChildren(...model.keys.map((key, j) => plane.dot(key, { r: (11 + 20 * Math.sqrt(prior[j])).toFixed(1), class: `ring ${unitClass(j)}` })));
       names.replaceChildren(...model.keys.map((key, j) => plane.text(key, String(j + 1), { dy: 6 })));
       plane.handles(stars, state.queries, { name: (i) => `Query ${i + 1}`, shape: "dot", on: (queries) => changed({ queries }) });

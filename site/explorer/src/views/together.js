@@ -37,7 +37,7 @@ queries = ${tensor(state.queries)}
 new = ${tensor([state.query])}  # one more query of the domain
 tau, sigma, precision = ${state.tau}, ${state.sigma}, ${state.precision}
 
-# exactly: a sum over which key sent which query
+# exactly: a sum over which query came from which key
 moves = sigma**2 * torch.eye(len(keys)) + tau**2  # prior covariance of the keys, in each coordinate
 logs, means = [], []
 for units in itertools.product(range(len(keys)), repeat=len(queries)):

@@ -119,7 +119,7 @@ function mount(root, first, changed, now) {
 
 export default {
   id: "two-keys", title: "Two keys a unit",
-  sentence: "With one key a unit and one precision, every unit owns a convex region. A unit with two keys sends queries from either, and may own both sides of another.",
+  sentence: "With one key a unit and one precision, every unit owns a convex region. The queries of a unit with two keys come from either, and it may own both sides of another.",
   suggestion: "drag A2 over to A1: its two pieces grow together. Then take the weight of the second key to 0: one key, a convex region.",
   notebook: "10_mixture_of_gaussian_keys", defaults, fields, mount, python,
 };
