@@ -65,3 +65,20 @@ def test_a_figure_is_a_cell(tmp_path, monkeypatch):
     ):
         with pytest.raises(ValueError, match="say which table, row and column"):
             figure(cell)
+
+
+KEPT = {
+    "no adaptation": "the model",
+    "100 queries": "layer 20 adapted, priors worth 100 queries",
+    "16 queries": "layer 20 adapted, priors worth 16 queries",
+    "1 query": "layer 20 adapted, priors worth 1 queries",
+}
+
+
+@pytest.mark.parametrize("label", KEPT)
+def test_the_cost_of_adapting_a_trained_layer_is_the_one_that_was_kept(label):
+    loss, more = (
+        figure(Cell("real_transformers.md", "loss", (KEPT[label],), x)) for x in ("nats a token", "more than the model")
+    )
+    page = (claims.ROOT / "docs/howto/adapt_inside_a_layer.md").read_text()
+    assert f"| {label} | {loss} | {more} |" in page
