@@ -256,12 +256,14 @@ def imports() -> Iterator[None]:
     """Import inside the block what stays to the end of the process: no garbage is looked for in it, neither now nor
     when the process ends, which takes a quarter of a short command.
     """
+    enabled = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
         gc.freeze()
-        gc.enable()
+        if enabled:
+            gc.enable()
 
 
 def threads(number: int | None) -> AbstractContextManager[None]:

@@ -123,7 +123,7 @@ def traces(features: Tensor, strength: Tensor, log_gamma: Tensor, moment: Tensor
 
 
 class _Solved(torch.autograd.Function):
-    """``P⁻¹ q`` by Cholesky, differentiated as a solution, at half the cost of the derivative of the factor."""
+    """``P⁻¹ q`` by Cholesky, differentiated as a solution, which costs less than the derivative of the factor."""
 
     generate_vmap_rule = True
 
