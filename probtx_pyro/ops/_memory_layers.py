@@ -7,7 +7,6 @@ costs one unit-triangular solve (the delta rule, and Kalman filters of any gain)
 """
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -122,40 +121,11 @@ def traces(features: Tensor, strength: Tensor, log_gamma: Tensor, moment: Tensor
     return found.amax((-2, -1))
 
 
-class _Solved(torch.autograd.Function):
-    """``P⁻¹ q`` by Cholesky, differentiated as a solution, which costs less than the derivative of the factor."""
-
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(matrix: Tensor, queries: Tensor) -> tuple[Tensor, Tensor]:
-        root, failed = torch.linalg.cholesky_ex(matrix)
-        return torch.cholesky_solve(queries.mT, root).mT, failed > 0
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: tuple[Tensor, Tensor]) -> None:
-        """Keep what derivatives of either mode need."""
-        x, failed = output
-        ctx.mark_non_differentiable(failed)
-        ctx.save_for_backward(inputs[0], x)
-        ctx.save_for_forward(inputs[0], x)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor, _: Tensor) -> tuple[Tensor, Tensor]:
-        matrix, x = ctx.saved_tensors
-        solved_again, _ = _Solved.apply(matrix, gradient)  # not by a factor that was kept: it would be a constant
-        return -solved_again.mT @ x, solved_again
-
-    @staticmethod
-    def jvp(ctx: Any, of_matrix: Tensor, of_queries: Tensor) -> tuple[Tensor, None]:
-        """The derivative in a direction."""
-        matrix, x = ctx.saved_tensors
-        return _Solved.apply(matrix, of_queries - x @ of_matrix)[0], None
-
-
 def by_cholesky(matrix: Tensor, queries: Tensor) -> tuple[Tensor, Tensor]:
     """Solve exactly. See `Solve`."""
-    return _Solved.apply(matrix, queries)
+    # not linalg.solve, whose second derivative by forward mode twice is wrong in torch 2.13
+    root, failed = torch.linalg.cholesky_ex(matrix)
+    return torch.cholesky_solve(queries.mT, root).mT, failed > 0
 
 
 def by_conjugate_gradient(matrix: Tensor, queries: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,6 +1,7 @@
 """A memory as an attention layer: every update against a loop of its published formula, pair by pair, in NumPy."""
 
 import copy
+import itertools
 import math
 
 import numpy as np
@@ -8,7 +9,7 @@ import pytest
 import torch
 from strategies import generator
 from tolerances import assert_equal
-from torch.func import functional_call
+from torch.func import functional_call, jacfwd, jacrev
 from torch.nn import functional as F
 
 from probtx_pyro import inspection, models, nn
@@ -449,14 +450,15 @@ def test_gradients_of_gradients(update):
 
 # conjugate gradients stop at a residual, which a derivative magnifies
 @pytest.mark.parametrize("update", [name for name in UPDATES if name != "conjugate_gradient"])
-def test_second_derivatives_by_forward_mode_are_those_by_reverse_mode(update):
+def test_second_derivatives_of_every_mode_are_those_by_reverse_mode(update):
     layer, x = made(update, True, chunk_size=2), draw(1, 1, 3, E)
 
     def output(x):
         return layer(x, x, x, is_causal=True, need_weights=False)[0].square().sum()
 
     by_reverse = torch.autograd.functional.hessian(output, x)
-    assert_equal(torch.func.hessian(output)(x), by_reverse)  # forward over reverse
+    for inner, outer in itertools.product((jacfwd, jacrev), repeat=2):
+        assert_equal(outer(inner(output))(x), by_reverse)
     assert by_reverse.abs().max() > 1e-2
 
 
