@@ -1,6 +1,7 @@
 """The import order of the house, walked; and that the walker can see a wrong step."""
 
 import ast
+import inspect
 import subprocess
 import sys
 from pathlib import Path
@@ -107,6 +108,27 @@ def test_a_circle_is_seen_where_it_is_for_type_checkers_alone():
     source = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from p.a import A\n"
     graph = {"p.a": {"p.b"}, "p.b": set(dependencies("p.b", source, {"p", "p.a", "p.b"}))}
     assert circle(graph) == ["p.a", "p.b"] and circle({"p.a": {"p.b"}, "p.b": set()}) is None
+
+
+def members(module):
+    """Public functions of a module, and methods of its public classes, by name."""
+    for name in module.__all__:
+        found = getattr(module, name)
+        if inspect.isfunction(found):
+            yield name, found
+        elif inspect.isclass(found):
+            yield from ((f"{name}.{key}", f) for key, f in vars(found).items() if inspect.isfunction(f))
+
+
+@pytest.mark.parametrize("name", [name for name in probtx_pyro.__all__ if name != "__version__"])
+def test_who_takes_a_path_takes_a_string(name):
+    module = getattr(probtx_pyro, name)
+    given = {
+        f"{of}({x.name})": str(x.annotation)
+        for of, f in members(module)
+        for x in inspect.signature(f).parameters.values()
+    }
+    assert [of for of, kind in given.items() if "Path" in kind and "Callable" not in kind and "str" not in kind] == []
 
 
 def formulations():

@@ -212,6 +212,8 @@ CASES = {
     "damping of one": (lambda: crf().mean_field(1, label_damping=1.0), r"label_damping must be at least 0 and less than 1, not 1.0"),
     "exact inference of a long sentence": (lambda: crf(unary=zeros(24, 2)).log_partition(), r"exact inference over 1\.68e\+07 labellings \(labels \*\* words\) needs a table of 1\.93e\+10 numbers, more than 67108864; give a shorter sentence, take inference\.annealed_log_partition or inference\.gibbs, or use mean_field"),
     "exact marginals of a long sentence": (lambda: crf(unary=zeros(24, 2)).marginals(), r"exact inference over 1\.68e\+07 labellings"),
+    "a background whose weight is a text": (lambda: mixture().with_background(weight="half"), r"weight must be a number or a tensor of numbers, not 'half'"),
+    "edges that are a list": (lambda: models.PottsField(S, [(0, 1)], 1.0), r"edges must be a torch.Tensor, not list; wrap it in torch.as_tensor"),
     "query weights with NaN": (lambda: adapt(query_weights=torch.full((5,), math.nan, dtype=torch.float64)), r"query_weights contains NaN"),
 }  # fmt: skip
 

@@ -9,6 +9,7 @@ between Python versions, so the alphabet belongs to the checkpoint, and characte
 """
 
 import json
+import os
 from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
@@ -170,7 +171,7 @@ def train(text: str, *, num_steps: int, seed: int, batch_size: int = 32, rare: i
     return model.eval()
 
 
-def load(path: Path | None = None) -> TextTransformer:
+def load(path: str | os.PathLike[str] | None = None) -> TextTransformer:
     """The trained transformer, in single precision and without gradients; ``training_record`` says how it was trained.
 
     Parameters
@@ -184,7 +185,7 @@ def load(path: Path | None = None) -> TextTransformer:
     >>> model.training_record["validation_loss"] < 2
     True
     """
-    source = files("probtx_pyro.data") / CHECKPOINT if path is None else path
+    source = files("probtx_pyro.data") / CHECKPOINT if path is None else Path(path)
     with source.open("rb") as file, np.load(file, allow_pickle=False) as stored:
         arrays = {name: stored[name] for name in stored.files}
     model = TextTransformer([chr(code) for code in arrays.pop("alphabet")])

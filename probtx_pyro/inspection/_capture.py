@@ -101,7 +101,7 @@ def capture(
     """
     if not isinstance(module, nn.Module):
         raise ValueError(f"module must be a torch.nn.Module that attends, not a {type(module).__name__}")
-    if padded is not None and (padded.dtype != torch.bool or padded.dim() != 2):
+    if padded is not None and (getattr(padded, "dtype", None) != torch.bool or padded.dim() != 2):
         raise ValueError(f"padded must be boolean (B, L), not {padded.dtype} {tuple(padded.shape)}")
     run = _Run(dict(attentions or {}), [layers] if isinstance(layers, str) else layers, padded)
     with ExitStack() as stack:

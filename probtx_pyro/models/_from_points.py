@@ -161,10 +161,11 @@ class _Points(NamedTuple):
         cls, points: Tensor, values: Maybe, point_weights: Maybe, metric: str | None, prior_weight: float
     ) -> "_Points":
         for name, x in (("points", points),) + ((("values", values),) if values is not None else ()):
-            if not isinstance(x, Tensor) or x.dtype not in (torch.float32, torch.float64):
-                kind = x.dtype if isinstance(x, Tensor) else type(x).__name__
+            if not isinstance(x, Tensor):
+                check.floating(name, x)
+            if x.dtype not in (torch.float32, torch.float64):
                 raise ValueError(
-                    f"{name} must be a tensor of single or double precision, not {kind}; convert it with .float() or .double()"
+                    f"{name} must be of single or double precision, not {x.dtype}; convert it with .float() or .double()"
                     + ("; for labels take models.GaussianMixture.categorical" if name == "values" else "")
                 )
             check.at_least(name, x, 2, "(..., N, D)" if name == "points" else "(..., N, M)")

@@ -37,7 +37,7 @@ class KernelRidge(NamedTuple):
 
 def _number(name: str, x: Number, like: Tensor, zero: bool = False) -> Tensor:
     """A positive number, or one >= 0, in double precision."""
-    own = torch.as_tensor(x, dtype=torch.float64, device=like.device)
+    own = check.number(name, x, torch.float64, like.device)
     if check.violated(~((own >= 0) if zero else (own > 0))):
         raise ValueError(f"{name} must be {'>= 0' if zero else '> 0'}")
     return own
@@ -168,7 +168,7 @@ def kernel_ridge(cross: Tensor, gram: Tensor, prior_variance: Number, noise_vari
     Rasmussen & Williams 2006, *Gaussian processes for machine learning*, section 2.2.
     """
     noise = _number("noise_variance", noise_variance, gram)
-    prior = torch.as_tensor(prior_variance, dtype=torch.float64, device=gram.device)
+    prior = check.number("prior_variance", prior_variance, torch.float64, gram.device)
     root = _root(gram, noise)
     half = torch.linalg.solve_triangular(root, cross.double().mT, upper=False)
     weights = torch.linalg.solve_triangular(root.mT, half, upper=True).mT

@@ -35,16 +35,30 @@ def finite(**tensors: Tensor | None) -> None:
             raise ValueError(f"{name} contains {kind}; remove or mask such entries before they enter the model")
 
 
-def floating(name: str, x: object) -> None:
-    """Refuse what is not a floating point tensor."""
+def tensor(name: str, x: object) -> None:
+    """Refuse what is not a tensor."""
     if not isinstance(x, Tensor):
         raise ValueError(f"{name} must be a torch.Tensor, not {type(x).__name__}; wrap it in torch.as_tensor")
+
+
+def floating(name: str, x: Tensor) -> None:
+    """Refuse what is not a floating point tensor."""
+    tensor(name, x)
     if not x.is_floating_point():
         raise ValueError(f"{name} must be a floating point tensor, not {x.dtype}; convert it with .float()")
 
 
+def number(name: str, x: object, dtype: torch.dtype, device: torch.device | None = None) -> Tensor:
+    """A number, or an array or lists of numbers, as a tensor; refuse what is none of these."""
+    try:
+        return torch.as_tensor(x, dtype=dtype, device=device)
+    except (TypeError, ValueError, RuntimeError):  # of strings, of None and of lists that are no table, in this order
+        raise ValueError(f"{name} must be a number or a tensor of numbers, not {x!r:.60}") from None
+
+
 def at_least(name: str, x: Tensor, rank: int, axes: str) -> None:
     """Refuse a tensor with fewer axes than ``axes`` names."""
+    tensor(name, x)
     if x.dim() < rank:
         raise ValueError(f"{name} must have shape {axes} but has shape {tuple(x.shape)}; add the missing axis")
 
@@ -66,7 +80,10 @@ def broadcastable(**shapes: torch.Size) -> torch.Size:
 
 def same_dtype(**tensors: Tensor | None) -> None:
     """Refuse to promote silently."""
-    kinds = {name: x.dtype for name, x in tensors.items() if x is not None}
+    given = {name: x for name, x in tensors.items() if x is not None}
+    for name, x in given.items():
+        tensor(name, x)
+    kinds = {name: x.dtype for name, x in given.items()}
     if len(set(kinds.values())) > 1:
         listed = ", ".join(f"{name} {dtype}" for name, dtype in kinds.items())
         raise ValueError(f"tensors differ in dtype: {listed}; convert them to one with .to(dtype)")
@@ -80,6 +97,7 @@ def positive(name: str, precision: Tensor) -> None:
 
 def positive_definite(name: str, matrix: Tensor, features: int) -> None:
     """Refuse what is no symmetric positive definite matrix (..., D, D)."""
+    tensor(name, matrix)
     if matrix.shape[-2:] != (features, features):
         raise ValueError(f"{name} must end in ({features}, {features}) but has shape {tuple(matrix.shape)}")
     rounding = torch.finfo(matrix.dtype).eps ** 0.5 * matrix.abs().amax((-2, -1))  # as of an inverse

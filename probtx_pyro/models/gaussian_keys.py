@@ -35,7 +35,6 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import pyro
-import torch
 from pyro.distributions import Categorical, Dirichlet, Gamma, Normal, TorchDistribution
 from pyro.ops.indexing import Vindex
 from torch import Tensor
@@ -137,7 +136,7 @@ class GaussianKeys(GaussianUnits):
         ValueError
             For precisions that differ: the prior is then undefined.
         """
-        precision = torch.as_tensor(key_precision, dtype=keys.dtype, device=keys.device)
+        precision = check.number("key_precision", key_precision, keys.dtype, keys.device)
         plain = cls(keys, values, _common_precision(precision), component_weights)
         within, units = safe_softmax(plain.component_log_weights() + 0.5 * plain.key_precision * keys.square().sum(-1))
         weights = units.unsqueeze(-2)
@@ -348,6 +347,7 @@ class GaussianKeys(GaussianUnits):
 
 
 def _per_component(name: str, x: Tensor, keys: Tensor, repair: str) -> None:
+    check.tensor(name, x)
     units = tuple(keys.shape[-3:-1])
     if x.dim() < 2 or any(n not in (1, size) for n, size in zip(x.shape[-2:], units, strict=True)):
         raise ValueError(f"{name} has shape {tuple(x.shape)} but there are {units} units and components; {repair}")

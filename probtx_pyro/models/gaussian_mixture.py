@@ -140,6 +140,7 @@ class GaussianUnits(Mixture):
     def __post_init__(self) -> None:
         self._tensors("key_precision", "value_precision")
         if self.metric is not None and self.diagonal_metric is None:
+            check.tensor("metric", self.metric)
             features = self.keys.shape[-1]
             object.__setattr__(self, "diagonal_metric", self.metric.shape[-2:] != (features, features))
         self._validate()
@@ -387,7 +388,7 @@ class GaussianMixture(GaussianUnits):
         """
         precisions = []
         for name, precision in (("key_precision", key_precision), ("value_precision", value_precision)):
-            precision = torch.as_tensor(precision, dtype=keys.dtype, device=keys.device)
+            precision = check.number(name, precision, keys.dtype, keys.device)
             if precision.dim() and (precision != precision[..., :1]).any():
                 raise ValueError(f"{name} differs between units, where the linked prior is undefined; use one")
             precisions.append(precision[..., :1] if precision.dim() else precision)
@@ -438,13 +439,13 @@ class GaussianMixture(GaussianUnits):
         """
         if (weight is None) == (logit is None):
             raise ValueError("give weight, a prior probability, or logit, which is the same under every mask, not both")
-        given = torch.as_tensor(logit if weight is None else weight, dtype=self.keys.dtype, device=self.keys.device)
+        name = "logit" if weight is None else "weight"
+        given = check.number(name, logit if weight is None else weight, self.keys.dtype, self.keys.device)
         try:
             given.expand(self.batch_shape)
         except RuntimeError:
-            name, leading = "logit" if weight is None else "weight", tuple(self.batch_shape)
             raise ValueError(
-                f"{name} has shape {tuple(given.shape)} but must broadcast to the leading axes {leading}, as queries share "
+                f"{name} has shape {tuple(given.shape)} but must broadcast to the leading axes {tuple(self.batch_shape)}, as queries share "
                 "the background; for problems that differ in it give keys an axis for them"
             ) from None
         own, changes = given[..., None, None], dict[str, Any]()

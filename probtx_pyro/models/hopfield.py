@@ -137,7 +137,7 @@ class Hopfield(ReducedMixture):
         if self.values is not None:
             check.same_size("patterns", self.num_units, "values", self.values.shape[-2], "units")
         if self.mask is not None:
-            if self.mask.dtype != torch.bool or self.mask.shape[-1:] != self.patterns.shape[-2:-1]:
+            if getattr(self.mask, "dtype", None) != torch.bool or self.mask.shape[-1:] != self.patterns.shape[-2:-1]:
                 raise ValueError(f"mask must be boolean (..., {self.num_units}), True for a stored pattern")
             if not self.mask.any(-1).all():
                 raise ValueError("mask forbids every pattern; store at least one")
@@ -196,8 +196,8 @@ class Hopfield(ReducedMixture):
 
     def scaled(self, state: Tensor) -> Tensor:
         """``βs``, whose products with the patterns are the scores; refuses a state that does not fit."""
-        check.same_size("state", state.shape[-1], "patterns", self.patterns.shape[-1], "coordinates")
         check.same_dtype(state=state, patterns=self.patterns)
+        check.same_size("state", state.shape[-1], "patterns", self.patterns.shape[-1], "coordinates")
         return for_each(self.beta, 2) * state
 
     def among(self, state: Tensor) -> Memory:
@@ -274,6 +274,7 @@ class Hopfield(ReducedMixture):
         return pooled.to(values.dtype)
 
     def _iterate(self, state: Tensor, num_steps: int, tol: float | None, traced: bool = False) -> FixedPoint:
+        check.tensor("state", state)
         batch = check.broadcastable(memory=self.batch_shape, state=state.shape[:-2])
         state = state.expand(*batch, *state.shape[-2:])
         move, trace = partial(self._pool, values=self.patterns), self.energy if traced else None
@@ -350,7 +351,7 @@ class Hopfield(ReducedMixture):
         ValueError
             A distance that is negative or not finite.
         """
-        distance = torch.as_tensor(distance, dtype=self.patterns.dtype, device=self.patterns.device)
+        distance = check.number("distance", distance, self.patterns.dtype, self.patterns.device)
         if not ((distance >= 0) & distance.isfinite()).all():
             raise ValueError("distance must be finite and at least 0; it is that of a state from a pattern")
         size = self.patterns.abs().amax(-1, keepdim=True).clamp(min=torch.finfo(distance.dtype).tiny)

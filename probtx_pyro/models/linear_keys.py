@@ -112,7 +112,7 @@ class LinearKeys(Formulation):
             raise ValueError(f"keys {tuple(self.keys.shape)} have no units or no components; give at least one")
         if self.value_precision is None:
             return
-        precision = torch.as_tensor(self.value_precision, dtype=self.keys.dtype, device=self.keys.device)
+        precision = check.number("value_precision", self.value_precision, self.keys.dtype, self.keys.device)
         object.__setattr__(self, "value_precision", precision)
         validate_precision(precision, self.values, self.keys.shape[-3])
         _ = self.batch_shape

@@ -231,8 +231,9 @@ class LogNormalizer(Formulation):
 
     def replace(self, **changes: Any) -> Self:
         """A measure with some constructor arguments changed, validated."""
-        present = dict(vars(self))
-        covariance, rank = present.pop("covariances"), changes.get("locations", self.locations).dim() + 1
+        present, locations = dict(vars(self)), changes.get("locations", self.locations)
+        check.floating("locations", locations)
+        covariance, rank = present.pop("covariances"), locations.dim() + 1
         if covariance is not None:
             covariance = covariance[(None,) * max(0, rank - covariance.dim())]
         return type(self)(**{**present, "covariance": covariance, **changes})

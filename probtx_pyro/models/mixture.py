@@ -248,7 +248,7 @@ class Mixture(Formulation):
         for name in names:
             value = getattr(self, name)
             if not isinstance(value, Tensor):
-                object.__setattr__(self, name, torch.as_tensor(value, dtype=like.dtype, device=like.device))
+                object.__setattr__(self, name, check.number(name, value, like.dtype, like.device))
 
     def _validate_weights(self) -> None:
         if self.num_units < 1:
@@ -272,7 +272,7 @@ class Mixture(Formulation):
         self._fit_rows(queries.shape[-2])
         check.finite(queries=queries)
         if observed is not None:
-            if observed.dtype != torch.bool or observed.shape[-1:] != queries.shape[-2:-1]:
+            if getattr(observed, "dtype", None) != torch.bool or observed.shape[-1:] != queries.shape[-2:-1]:
                 raise ValueError(f"observed must be a boolean tensor (..., {queries.shape[-2]}), one for each query")
             if outputs is None:
                 raise ValueError("observed is given without outputs; pass the outputs that it marks")

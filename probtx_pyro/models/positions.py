@@ -252,7 +252,7 @@ def _parameters(offsets: Tensor, **given: Tensor | float) -> list[Tensor]:
 def _number(name: str, x: Tensor | float, offsets: Tensor) -> Tensor:
     check.floating("offsets", offsets)
     check.at_least("offsets", offsets, 2, "(..., Q, U)")
-    x = x if isinstance(x, Tensor) else torch.as_tensor(x, dtype=offsets.dtype, device=offsets.device)
+    x = x if isinstance(x, Tensor) else check.number(name, x, offsets.dtype, offsets.device)
     check.same_dtype(**{"offsets": offsets, name: x})
     check.finite(**{"offsets": offsets, name: x})
     return x

@@ -81,6 +81,7 @@ class Edges:
     places: int
 
     def __post_init__(self) -> None:
+        check.tensor("edges", self.pairs)
         if self.pairs.dim() != 2 or self.pairs.shape[-1] != 2 or self.pairs.dtype != torch.long:
             raise ValueError(f"edges must be long integers (E, 2), not {self.pairs.dtype} {tuple(self.pairs.shape)}")
         low, high = self.pairs.sort(-1).values.unbind(-1)
@@ -224,8 +225,8 @@ class PottsField(Formulation):
     }
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "coupling", torch.as_tensor(self.coupling, dtype=self.unary.dtype))
         check.floating("unary", self.unary)
+        object.__setattr__(self, "coupling", check.number("coupling", self.coupling, self.unary.dtype))
         check.at_least("unary", self.unary, 2, "(..., N, L)")
         if not isinstance(self.edges, Edges):
             object.__setattr__(self, "edges", Edges(self.edges, self.unary.shape[-2]))

@@ -59,9 +59,9 @@ class Prior(NamedTuple):
     covariance: Tensor
 
 
-def _number(x: Tensor | float) -> Tensor:
+def _number(name: str, x: Tensor | float) -> Tensor:
     """A tensor; a number in double precision, which keeps its digits."""
-    return x if isinstance(x, Tensor) else torch.tensor(float(x), dtype=torch.float64)
+    return x if isinstance(x, Tensor) else check.number(name, x, torch.float64)
 
 
 # -- drifts ------------------------------------------------------------------------------------------------------------
@@ -171,7 +171,7 @@ class Discount(Drift):
     PARAMETERS: ClassVar[Mapping[str, str]] = {"forgetting": "factor"}
 
     def __post_init__(self) -> None:
-        factor = _number(self.factor)
+        factor = _number("forgetting", self.factor)
         if check.violated(~((factor > 0) & (factor <= 1))):
             raise ValueError("forgetting must lie in (0, 1]; gates are factors, not logarithms: give exp(log gate)")
         object.__setattr__(self, "factor", factor)
@@ -272,7 +272,8 @@ class Walk(Drift):
     CONJUGATE: ClassVar[Collection[str]] = ("prior_precision", "noise_precision", "mean")
 
     def __post_init__(self) -> None:
-        decay, spread = _number(self.decay), None if self.spread is None else _number(self.spread)
+        decay = _number("decay", self.decay)
+        spread = None if self.spread is None else _number("spread", self.spread)
         if spread is None and check.violated(decay.abs() >= 1):
             raise ValueError("decay must lie in (-1, 1) where spread follows the prior; give spread as well")
         if spread is not None and check.violated(~(spread >= 0)):
@@ -283,8 +284,8 @@ class Walk(Drift):
     @classmethod
     def stationary(cls, decay: Tensor | float, prior_precision: Tensor | float) -> "Walk":
         """The walk whose spread is that of a stationary prior, as a number that does not follow the prior."""
-        decay = _number(decay)
-        return cls(decay, (1 - decay.square()) / _number(prior_precision))
+        decay = _number("decay", decay)
+        return cls(decay, (1 - decay.square()) / _number("prior_precision", prior_precision))
 
     def support(self, name: str) -> constraints.Constraint | None:
         """A stationary walk decays."""
@@ -351,7 +352,7 @@ class Reset(Drift):
     def __post_init__(self) -> None:
         for name in ("precision", "decay"):
             x = getattr(self, name)
-            object.__setattr__(self, name, None if x is None else _number(x))
+            object.__setattr__(self, name, None if x is None else _number(name, x))
         if self.precision is not None and check.violated(~(self.precision > 0)):
             raise ValueError("precision of Reset must be > 0; it is an inverse variance")
 
@@ -730,18 +731,19 @@ class RegressionMemory(Formulation):
         if (self.prior_precision is None) == (self.prior_matrix is None):
             raise ValueError("give exactly one of prior_precision, (..., 1 or F), and prior_matrix, (..., F, F)")
         if self.prior_precision is not None:
-            precision = _number(self.prior_precision)
+            precision = _number("prior_precision", self.prior_precision)
             put("prior_precision", precision if precision.dim() else precision.reshape(1))
             check.positive("prior_precision", self.prior_precision)
         else:
             assert self.prior_matrix is not None
+            check.tensor("prior_matrix", self.prior_matrix)
             check.positive_definite("prior_matrix", self.prior_matrix, self.prior_matrix.shape[-1])
         noise = self.noise_precision
         if isinstance(noise, torch.distributions.Gamma):
             put("noise_shape", noise.concentration)
             put("noise_rate", noise.rate)
             noise = noise.concentration / noise.rate
-        put("noise_precision", _number(noise))
+        put("noise_precision", _number("noise_precision", noise))
         check.positive("noise_precision", self.noise_precision)
         if (self.noise_shape is None) != (self.noise_rate is None):
             raise ValueError("give both of noise_shape and noise_rate, or a Gamma as noise_precision")

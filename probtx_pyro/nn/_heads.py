@@ -434,7 +434,7 @@ class Heads(WithPriors):
             raise ValueError(f"{found}; give one for each query, with {self.vdim} features as value has")
         observed = torch.ones(shape, dtype=torch.bool, device=query.device) if observed is None else observed
         observed = observed.unsqueeze(0) if observed.dim() == 1 else observed
-        if observed.dtype != torch.bool or observed.shape != shape:
+        if getattr(observed, "dtype", None) != torch.bool or observed.shape != shape:
             found = f"{observed.dtype} {tuple(observed.shape)}"
             raise ValueError(f"observed must be a boolean tensor {tuple(shape)} (batch, query), not {found}")
         weight, bias = self._projections()[2]

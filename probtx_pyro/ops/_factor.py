@@ -199,7 +199,8 @@ def _expanded(x: Squares) -> Tensor:
     (points, centers), strength = doubled(x), x.precision.double()
     square, own = (-0.5 * y.square().sum(-1, keepdim=True) for y in (points, centers))
     left = torch.cat([points, square, torch.ones_like(square)], -1)
-    right = torch.cat([strength * centers, strength.expand_as(own), strength * own], -1)
+    wide = strength.expand(common_shape(strength.shape, own.shape))  # chains may differ in precision alone
+    right = torch.cat([wide * centers, wide, wide * own], -1)
     return (left @ right.mT).to(x.points.dtype)
 
 

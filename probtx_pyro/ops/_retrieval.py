@@ -21,7 +21,7 @@ from probtx_pyro.ops._chunks import by_chunks, over_chunks
 from probtx_pyro.ops._factor import Factor
 from probtx_pyro.ops._fixed_point import FixedPoint, fixed_point
 from probtx_pyro.ops._fused import causal_prior
-from probtx_pyro.ops._numerics import known, single
+from probtx_pyro.ops._numerics import common_shape, known, single
 from probtx_pyro.ops.attention import dot_product_attention
 from probtx_pyro.ops.entmax import ENTMAX, Entmax
 from probtx_pyro.ops.statistics import log_evidence
@@ -130,12 +130,12 @@ class Memory(NamedTuple):
             wide = torch.float64 if self.digits == 2 else patterns.dtype
             scores = (self.scale.to(wide) * states.to(wide)) @ patterns.to(wide).mT
             best = self._masked(scores).argmax(-1, keepdim=True)
-            return self._masked((scores - scores.gather(-1, best)).to(patterns.dtype)), best
+            return self._masked((scores - _at(scores, best)).to(patterns.dtype)), best
         with torch.no_grad():
             found, best = self._twice(states)
         plain = (self.scale * states) @ patterns.mT  # for its gradient alone
-        plain = plain - plain.gather(-1, best)
-        return self._masked(_Valued.apply(plain, found.to(plain))), best
+        plain = plain - _at(plain, best)
+        return self._masked(_Valued.apply(plain, found.to(plain))), best.expand(*plain.shape[:-1], 1)
 
     def _masked(self, scores: Tensor) -> Tensor:
         return scores if self.mask is None else scores.masked_fill(~self.mask, -torch.inf)
@@ -149,10 +149,10 @@ class Memory(NamedTuple):
         shift = (own - top).masked_fill(nothing, 0)
         high, low = twice(powers(states.masked_fill(nothing, 0.0), shift), powers(patterns, -own))
         best = self._masked(high).argmax(-1, keepdim=True)
-        found = (high - high.gather(-1, best)) + (low - low.gather(-1, best))
+        found = (high - _at(high, best)) + (low - _at(low, best))
         best = self._masked(found).argmax(-1, keepdim=True)
         scale, exponent = torch.frexp(self.scale.double())
-        return powers((found - found.gather(-1, best)) * scale, top + exponent), best
+        return powers((found - _at(found, best)) * scale, top + exponent), best
 
     def squares_behind(self) -> Tensor:
         """Return ``½ (max |x_m|² - |x_n|²)`` over the patterns stored, (..., 1, N), each as exact as the scores."""
@@ -165,9 +165,15 @@ class Memory(NamedTuple):
             rows = powers(patterns.double(), -exponent).unsqueeze(-2)
             high, low = (x[..., 0].mT for x in twice(rows, rows))
             best = self._masked(high).argmax(-1, keepdim=True)
-            found = (high.gather(-1, best) - high) + (low.gather(-1, best) - low)
+            found = (_at(high, best) - high) + (_at(low, best) - low)
             found = 0.5 * powers(found + self._masked(-found).amax(-1, keepdim=True), 2 * exponent)
-        return _Valued.apply(0.5 * (plain.gather(-1, best) - plain), found.to(plain)).to(patterns.dtype)
+        return _Valued.apply(0.5 * (_at(plain, best) - plain), found.to(plain)).to(patterns.dtype)
+
+
+def _at(x: Tensor, best: Tensor) -> Tensor:
+    """``x`` (..., N) at the places ``best`` (..., 1), whose leading axes broadcast, (..., 1)."""
+    shape = common_shape(x.shape[:-1], best.shape[:-1])
+    return x.expand(*shape, -1).gather(-1, best.expand(*shape, 1))
 
 
 class _Valued(torch.autograd.Function):

@@ -328,7 +328,7 @@ def _attend_in_chunks(
     def pooled(scores: Tensor, values: Tensor) -> Tensor:
         weights, evidence = safe_softmax(scores)
         weights = drop(weights.unflatten(-1, (-1, components)).sum(-1), dropout).to(values.dtype)
-        return torch.cat([weights @ values, evidence.detach().unsqueeze(-1).to(values.dtype)], -1)
+        return beside(weights @ values, evidence.detach().unsqueeze(-1).to(values.dtype))
 
     found = by_scores(pooled, factor, log_prior, values)
     return torch.where((found[..., -1:] == -math.inf) & ~empty, math.nan, found[..., :-1])

@@ -1,6 +1,7 @@
 """Trained models from the folder of their run."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ KINDS: dict[str, Any] = {
 }
 
 
-def load_run(folder: Path, device: str = "cpu") -> Run[Any, Any]:
+def load_run(folder: str | os.PathLike[str], device: str = "cpu") -> Run[Any, Any]:
     """Load what a run left in ``folder``: a language or translation model, tagger, masked language model or classifier.
 
     Parameters

@@ -15,6 +15,7 @@ still, and do not occur in the annotated sentences, have what these say of unkno
 
 import copy
 import json
+import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -109,7 +110,7 @@ def score_tagger(run: Tagger, sentences: Sequence[Example], batch: int = 64) -> 
 def adapt_tagger(
     run: Tagger,
     sentences: Sequence[Example],
-    out: Path | None = None,
+    out: str | os.PathLike[str] | None = None,
     *,
     move: Sequence[str] | None = None,
     spread: float | None = None,

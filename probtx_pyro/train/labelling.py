@@ -5,9 +5,9 @@ from the mean word, or from the root of a dependency CRF.
 """
 
 import json
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple, Unpack
 
@@ -257,7 +257,7 @@ COUNTED = {"accuracy": accuracy, "sentence_accuracy": sentence_accuracy}
 def train_tagger(
     settings: LabellingSettings,
     parts: Parts,
-    out: Path | None = None,
+    out: str | os.PathLike[str] | None = None,
     *,
     metrics: Mapping[str, Metric] | None = None,
     **run: Unpack[RunOptions],
@@ -289,7 +289,10 @@ def train_tagger(
 
 
 def train_classifier(
-    settings: ClassifierSettings, parts: Mapping[str, Texts], out: Path | None = None, **run: Unpack[RunOptions]
+    settings: ClassifierSettings,
+    parts: Mapping[str, Texts],
+    out: str | os.PathLike[str] | None = None,
+    **run: Unpack[RunOptions],
 ) -> Run[TextClassifier, Vocabulary]:
     """Train a classifier and keep the parameters of the best validation.
 

@@ -1,8 +1,8 @@
 """Causal language models with any attention layer."""
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Unpack
 
 import torch
@@ -49,7 +49,10 @@ def standard_priors(layer: nn.Attention) -> dict[str, torch.distributions.Distri
 
 
 def train_language_model(
-    settings: LanguageModelSettings, text: Text, out: Path | None = None, **run: Unpack[loop.RunOptions]
+    settings: LanguageModelSettings,
+    text: Text,
+    out: str | os.PathLike[str] | None = None,
+    **run: Unpack[loop.RunOptions],
 ) -> loop.Run[nn.TransformerLM, Vocabulary]:
     """Train a language model; under ``torchrun``, one share of every batch on each process.
 

@@ -288,7 +288,7 @@ def threads_for(
 
 def train_task(
     task: Task,
-    out: Path | None = None,
+    out: str | os.PathLike[str] | None = None,
     *,
     resume: bool = False,
     device: str = "cpu",
@@ -331,8 +331,9 @@ def train_task(
     digest = hashlib.sha256("\0".join(task.texts).encode()).hexdigest()  # a checkpoint belongs to one text
     done = {"step": 0, "losses": [], "validation": [], "kept": None, "seconds": 0.0}
     state = {"model": model, "optimizer": optimizer, **kept_too, **tokens_of(task.vocabulary), "text": digest, **done}
-    if out is not None:
-        _prepare(fabric, out, state, resume)
+    folder = None if out is None else Path(out)
+    if folder is not None:
+        _prepare(fabric, folder, state, resume)
     last = settings.num_steps if stop_after is None else min(stop_after, settings.num_steps)
     progress, begin = False if fabric.global_rank else progress, time.perf_counter() - state["seconds"]
     with (
@@ -353,16 +354,16 @@ def train_task(
                     state["kept"] = {"step": state["step"], "score": found, "weights": weights}
             bar.update()
             state["seconds"] = time.perf_counter() - begin
-            if out is not None and (state["step"] % checkpoint_every == 0 or state["step"] == last):
-                _save(fabric, out / CHECKPOINT, state)
+            if folder is not None and (state["step"] % checkpoint_every == 0 or state["step"] == last):
+                _save(fabric, folder / CHECKPOINT, state)
         if state["kept"] is not None:
             model.module.load_state_dict(state["kept"]["weights"])
         results = _results(task, state, fabric, precision)
         if state["step"] == settings.num_steps and task.unknown:
             score = task.score or task.evaluate
             results["metrics"] = {part: dict(score(model, part, fabric)) for part in task.unknown}
-    if out is not None and fabric.is_global_zero:
-        write_bytes(out / RESULTS, (json.dumps(results, indent=1) + "\n").encode())
+    if folder is not None and fabric.is_global_zero:
+        write_bytes(folder / RESULTS, (json.dumps(results, indent=1) + "\n").encode())
     return Run(model.module, task.vocabulary, task.labels, settings, results)
 
 

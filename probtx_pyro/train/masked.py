@@ -1,8 +1,8 @@
 """Masked language models of words: some words of a row are hidden and predicted from the others."""
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Unpack
 
 import torch
@@ -65,7 +65,7 @@ def hidden(words: Tensor, share: float, draw: torch.Generator) -> Tensor:
 
 
 def train_masked_language_model(
-    settings: MaskedSettings, text: Text, out: Path | None = None, **run: Unpack[RunOptions]
+    settings: MaskedSettings, text: Text, out: str | os.PathLike[str] | None = None, **run: Unpack[RunOptions]
 ) -> Run[MaskedLanguageModel, Vocabulary]:
     """Train a masked language model of the words between spaces.
 

@@ -1,8 +1,8 @@
 """Translation with any attention layer: an encoder-decoder on sentence pairs, scored by BLEU."""
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import fmean
 from typing import Any, Unpack
 
@@ -54,7 +54,10 @@ class TranslationSettings(loop.TransformerSettings):
 
 
 def train_translation(
-    settings: TranslationSettings, pairs: Splits[Pair], out: Path | None = None, **run: Unpack[loop.RunOptions]
+    settings: TranslationSettings,
+    pairs: Splits[Pair],
+    out: str | os.PathLike[str] | None = None,
+    **run: Unpack[loop.RunOptions],
 ) -> loop.Run[nn.EncoderDecoder, Tokenizer]:
     """Train a translation model; under ``torchrun``, one share of every batch on each process.
 

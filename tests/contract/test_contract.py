@@ -10,7 +10,7 @@ import math
 
 import pytest
 import torch
-from formulations import ROWS, chosen, single
+from formulations import MEMORIES, ROWS, chosen, single
 from strategies import generator
 from tolerances import assert_equal
 from torch.nn.functional import scaled_dot_product_attention
@@ -259,3 +259,57 @@ def test_linked_with_one_key_is_scaled_dot_product_attention(causal, device):
     mask = torch.zeros(30, 30).masked_fill(~allowed, -math.inf).to(device) if causal else None
     model = models.GaussianKeys.linked(keys.unsqueeze(-2), values, 8**-0.5, log_prior=mask)
     assert_equal(model.expected_outputs(queries), scaled_dot_product_attention(queries, keys, values, is_causal=causal))
+
+
+SHARP = ("key_precision", "value_precision", "beta", "gamma", "scale")  # what multiplies squares or products
+
+
+@pytest.mark.pairs
+@pytest.mark.parametrize("sharp", [1.0, 1e4, 1e10, 1e14])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@rows(lambda row: row.density)
+def test_a_tensor_with_leading_axes_of_its_own_makes_a_stack_of_problems(row, dtype, sharp, device):
+    """As in chains, which differ in what has a prior alone; at every scale, where other ways to compute begin."""
+    drawn, *data = row.draw(generator(17))
+    data = [x.to(device, dtype) if x.is_floating_point() else x.to(device) for x in data[: max(row.parts)]]
+    formulation = drawn.to(device, dtype)
+    tensors = {field: x for field, x in vars(formulation).items() if isinstance(x, torch.Tensor)}
+    formulation = formulation.with_parameters({field: sharp * tensors[field] for field in SHARP if field in tensors})
+    ranks = {of.field or name: len(formulation.axes(name)) for name, of in formulation.PARAMETERS.items()}
+    observations = formulation.observations(formulation.bind(*data))
+    for field in tensors:
+        x = getattr(formulation, field)
+        both = [x, 1.5 * x if field in SHARP else x]
+        stack = torch.stack(both).reshape(2, *(1,) * (ranks.get(field, x.dim()) - x.dim()), *x.shape)
+        for way in (
+            lambda f: f.log_density(*observations),
+            lambda f: f.attention(*data),
+            lambda f: f.expected_outputs(data[0]),
+        ):
+            singles = torch.stack([way(formulation.with_parameters({field: y})) for y in both])
+            found = way(formulation.with_parameters({field: stack}))
+            assert_equal(found.expand(singles.shape), singles, operations=256)
+
+
+DRAWS = {name: row.draw for name, row in ROWS.items()} | MEMORIES
+NO_TENSOR = {"lists": torch.Tensor.tolist, "arrays": torch.Tensor.numpy, "a text": lambda x: "1"}
+
+
+@pytest.mark.parametrize("given", NO_TENSOR.values(), ids=NO_TENSOR)
+@pytest.mark.parametrize("draw", DRAWS.values(), ids=DRAWS)
+def test_what_is_no_tensor_is_taken_for_its_numbers_or_refused_by_name(draw, given):
+    formulation, *data = draw(generator(16))
+    for field in inspect.signature(type(formulation)).parameters:
+        if isinstance(x := getattr(formulation, field, None), torch.Tensor):
+            try:
+                found = getattr(formulation.replace(**{field: given(x)}), field)
+            except ValueError as error:
+                assert str(error).startswith(f"{field} must be ")
+            else:
+                assert torch.equal(found, x)
+    dense = formulation.offers("log_evidence")
+    data = data if dense else data[:1]
+    for place, name in enumerate(list(formulation.DATA)[: len(data)]):
+        asked = [given(x) if i == place else x for i, x in enumerate(data)]
+        with pytest.raises(ValueError, match=f"^{name} must be "):
+            (formulation.log_evidence if dense else formulation.attention)(*asked)

@@ -210,8 +210,8 @@ FLAT_POINTS = torch.cat([POINTS[:, :1], 2 * POINTS[:, :1]], -1)
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"points": POINTS.half()}, "points must be a tensor of single or double precision, not torch.float16"),
-        ({"points": POINTS.tolist()}, "points must be a tensor of single or double precision, not list"),
+        ({"points": POINTS.half()}, "points must be of single or double precision, not torch.float16"),
+        ({"points": POINTS.tolist()}, "points must be a torch.Tensor, not list; wrap it in torch.as_tensor"),
         ({"points": POINTS[0]}, r"points must have shape \(..., N, D\)"),
         ({"points": POINTS * torch.nan}, "points contains NaN"),
         ({"points": torch.ones(12, 2)}, "points do not vary"),

@@ -80,6 +80,12 @@ def test_equal_settings_give_equal_numbers_and_leave_the_random_state_alone():
 
 
 @pytest.mark.slow
+def test_a_folder_may_be_a_string(tmp_path):
+    done = train.train_language_model(replace(SMALL, num_steps=1), TEXT, str(tmp_path), progress=False)
+    assert train.load_run(str(tmp_path)).results == done.results
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("dropout", [0.0, 0.2])
 def test_stopped_and_resumed_is_never_stopped(tmp_path, dropout):
     settings = replace(SMALL, attention="gaussian-keys", dropout=dropout)
