@@ -15,13 +15,15 @@ from pyro.distributions import Normal, TransformedDistribution
 from torch import Tensor, nn
 from torch.distributions import biject_to
 
+from probtx_pyro.inference._program import of_problem
+from probtx_pyro.inference._units import UNIT_OF, FromUnits
 from probtx_pyro.models._bayesian import Bayesian
 from probtx_pyro.models.formulation import Data
 from probtx_pyro.ops import safe_softmax
 from probtx_pyro.ops._numerics import safe_ratio
 
 Encoder = Callable[..., Tensor]
-FIRST_SCALE = 0.1  # in unconstrained coordinates, as of Pyro's automatic guides
+FIRST_SCALE = 0.1  # in unconstrained coordinates, in units, as of Pyro's automatic guides
 
 
 class AttentionGuide(nn.Module):
@@ -168,9 +170,13 @@ class ParameterGuide(nn.Module):
                 )
         with torch.no_grad():
             width = self._summary(given).shape[-1]
+            found = of_problem(posterior, problem).in_units()
             first = {
-                name: biject_to(cast(Any, site.distribution.support)).inv(site.initial) for name, site in sites.items()
+                name: biject_to(cast(Any, site.distribution.support)).inv(site.initial)
+                for name, site in found.sites.items()
             }
+        for name, unit in found.units.items():
+            self.register_buffer(UNIT_OF + name, unit)
         self.shapes = {name: x.shape for name, x in first.items()}
         center = torch.cat([x.flatten() for x in first.values()])
         self.head = nn.Sequential(nn.Linear(width, width), nn.SiLU(), nn.Linear(width, 2 * len(center))).to(center)
@@ -192,8 +198,9 @@ class ParameterGuide(nn.Module):
             rank = len(self.posterior.formulation.axes(name)) if plates.batch else 0
             full = (*plates.batch, *(1,) * (rank - sites[name].initial.dim()), *shape)
             normal = Normal(mean.reshape(full), scale.reshape(full))
-            support: Any = sites[name].distribution.support
-            distribution = TransformedDistribution(normal, [biject_to(support)])
+            to_value, unit = biject_to(cast(Any, sites[name].distribution.support)), getattr(self, UNIT_OF + name, None)
+            to_value = to_value if unit is None else FromUnits(to_value, unit)
+            distribution = TransformedDistribution(normal, [to_value])
             distributions[name] = distribution.to_event(sites[name].distribution.event_dim - distribution.event_dim)
         self.posterior.sample_sites(plates, distributions)
 

@@ -125,7 +125,7 @@ def gibbs(
                 "repeat queries, or use inference.nuts"
             )
         generator = torch.Generator(problem.like.device).manual_seed(own)
-        points = starts(of_problem(posterior, problem), num_chains, "map" if start is None else start, seed)
+        points = starts(of_problem(posterior, problem).in_units(), num_chains, "map" if start is None else start, seed)
         first = {name: points[name].reshape(num_chains, *x.shape) for name, x in problem.start.items()}
         step = _of_parameters(problem, generator)
     run = Checkpoint(checkpoint, {**identity(posterior), "data": given, "start": first, "options": options})

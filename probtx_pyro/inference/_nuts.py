@@ -21,6 +21,7 @@ from probtx_pyro.inference._checkpoint import Checkpoint, fingerprint
 from probtx_pyro.inference._draws import Draws
 from probtx_pyro.inference._program import Parameters, Program, bound, identity, parameters, require_counts, untouched
 from probtx_pyro.inference._start import seeds, starts
+from probtx_pyro.inference._units import volume
 from probtx_pyro.inference.distributed import Together
 from probtx_pyro.ops._numerics import sum_to, values_hidden
 from probtx_pyro.ops._progress import progress_bar
@@ -127,10 +128,11 @@ def nuts(
     args = bound(program, args, named)
     began = time.monotonic()
     own = seeds(seed, num_chains, "chains")
-    found = parameters(program, args)
+    found = parameters(program, args).in_units()
     sizes = [num_samples, num_warmup, num_chains, target_accept, max_tree_depth, adaptation]
     dtype = next(iter(found.sites.values())).initial.dtype
     what = {"arguments": args, "sizes": sizes, "seed": seed, "start": start, "dtype": dtype, "trees": "NumPy"}
+    what["units"] = found.units
     run = fingerprint(identity(program) | what)
     kept = Checkpoint(checkpoint, run)
     state = kept.load()
@@ -305,11 +307,11 @@ class Lanes:
                 within = self.start[: self.problems.numel()].repeat(len(rows) // self.problems.numel(), 1)
                 rows = torch.where(inside.unsqueeze(1), rows, within)
                 return torch.where(inside, self._closed(rows, guarded=False), math.inf)
-        volume = torch.zeros(())
+        total = torch.zeros(())
         for name, to_value in self._maps.items():
-            volume = volume + self._by_problem(name, to_value.log_abs_det_jacobian(free[name], values[name]))
+            total = total + self._by_problem(name, volume(to_value, free[name], values[name]))
         laid_out = {name: x.reshape(len(x), *problem.start[name].shape) for name, x in values.items()}
-        return -(problem.objective(laid_out) + volume).flatten()
+        return -(problem.objective(laid_out) + total).flatten()
 
     def _by_problem(self, name: str, x: Tensor) -> Tensor:
         """Sums over what belongs to one problem, (chain, *problems), of numbers (chain, *leading axes,

@@ -15,6 +15,7 @@ from pyro.infer.mcmc.util import initialize_model
 from torch import Tensor
 from torch.distributions import Distribution, Transform, biject_to
 
+from probtx_pyro.inference._units import FromUnits, measured_sites, unit_of, units_of, volume
 from probtx_pyro.models._bayesian import Bayesian
 from probtx_pyro.models._problem import Problem
 from probtx_pyro.models.formulation import Formulation
@@ -45,6 +46,7 @@ class Parameters(NamedTuple):
     posterior, problem: of a `models.bayesian` program.
     closed: True where that is collapsed and without hyperparameters: the problem's density, of many chains and problems
     at once, is that of the program, which need not run.
+    num_observations: of a problem.
     """
 
     program: Program
@@ -55,6 +57,7 @@ class Parameters(NamedTuple):
     posterior: Bayesian | None = None
     problem: Problem | None = None
     closed: bool = False
+    num_observations: float = 1.0
 
     def unconstrained(self) -> tuple[Potential, dict[str, Any]]:
         """Minus the log density over R^n, Jacobians included and discrete sites summed out, and each site's map to R^n.
@@ -68,6 +71,7 @@ class Parameters(NamedTuple):
                 name: biject_to(cast(Any, site.distribution.support)).inv for name, site in self.sites.items()
             }
             return _potential(_of_problem(self.problem), transforms), transforms
+        units = self.units
         values = {name: site.initial for name, site in self.sites.items()}
         with torch.random.fork_rng():
             _, potential, transforms, _ = initialize_model(
@@ -77,7 +81,31 @@ class Parameters(NamedTuple):
                 init_strategy=init_to_value(values=values, fallback=init_to_median),
                 initial_params={},
             )
-        return potential if self.discrete else _potential(self._of_program, transforms), transforms
+        transforms |= {name: FromUnits(transforms[name].inv, unit).inv for name, unit in units.items()}
+        if not self.discrete:
+            return _potential(self._of_program, transforms), transforms
+        return lambda free: potential(
+            {name: z * units[name] if name in units else z for name, z in free.items()}
+        ), transforms
+
+    def in_units(self) -> "Parameters":
+        """The same, with the units that `units_of` finds."""
+        potential, transforms = self.unconstrained()
+        try:
+            free = {name: transforms[name](site.initial) for name, site in self.sites.items()}
+        except torch.linalg.LinAlgError:  # the formulation's own matrix is none that has coordinates
+            return self
+        return self.measured(units_of(potential, free, self.sites, self.num_observations))
+
+    def measured(self, units: Mapping[str, Tensor]) -> "Parameters":
+        """The same, the coordinates of some parameters in units."""
+        return self._replace(sites=measured_sites(self.sites, units))
+
+    @property
+    def units(self) -> dict[str, Tensor]:
+        """The units of the parameters that are measured in others than 1."""
+        each = {name: unit_of(site.distribution) for name, site in self.sites.items()}
+        return {name: unit for name, unit in each.items() if unit is not None}
 
     def _of_program(self, values: Mapping[str, Tensor]) -> Tensor:
         """The log density by one run of the program, without Pyro's enumeration, which cannot be vectorised."""
@@ -126,12 +154,12 @@ def _potential(log_density: Callable[[Mapping[str, Tensor]], Tensor], transforms
     """Minus a log density over R^n, given one of constrained values."""
 
     def potential(free: Mapping[str, Tensor]) -> Tensor:
-        values, volume = {}, torch.zeros(())
+        values, total = {}, torch.zeros(())
         for name, z in free.items():
             inverse = transforms[name].inv
             values[name] = inverse(z)
-            volume = volume + inverse.log_abs_det_jacobian(z, values[name]).sum()
-        return -(log_density(values) + volume)
+            total = total + volume(inverse, z, values[name]).sum()
+        return -(log_density(values) + total)
 
     return potential
 
@@ -182,14 +210,28 @@ def parameters(program: Program, arguments: Arguments, assignments: bool = False
     observed_too: list[Any] = [node for node in trace.nodes.values() if node["type"] == "sample"]
     depths = [-frame.dim for node in observed_too for frame in node["cond_indep_stack"] if frame.vectorized]
     posterior = program if isinstance(program, Bayesian) else None
-    return Parameters(hidden, arguments, found, discrete, max(depths, default=0), posterior, problem)
+    sizes = [x["fn"].batch_shape.numel() for x in observed_too if x["is_observed"]]
+    count = float(max(sizes, default=1)) if problem is None else problem.count
+    return Parameters(
+        hidden, arguments, found, discrete, max(depths, default=0), posterior, problem, num_observations=count
+    )
 
 
 def of_problem(posterior: Bayesian, problem: Problem) -> Parameters:
     """Return the parameters of a problem, without running the program."""
     sites = {name: Site(site.distribution, site.initial.detach()) for name, site in problem.sites.items()}
     hidden = _without_predictions(posterior, problem.data, problem.like)
-    return Parameters(hidden, problem.data, sites, [], len(problem.batch) + 1, posterior, problem, closed=True)
+    return Parameters(
+        hidden,
+        problem.data,
+        sites,
+        [],
+        len(problem.batch) + 1,
+        posterior,
+        problem,
+        closed=True,
+        num_observations=problem.count,
+    )
 
 
 def _without_predictions(posterior: Bayesian, data: Arguments, like: Tensor) -> Program:

@@ -14,7 +14,7 @@ from probtx_pyro.inference.em import climbed, require_inside
 from probtx_pyro.models._distributions import FaceDirichlet
 from probtx_pyro.models.priors import bare, without_mode
 
-JITTER = 0.1  # sd in unconstrained coordinates: identical starts would hide from R-hat that chains never move
+JITTER = 0.1  # sd in unconstrained coordinates, in the units of `found`: identical starts would hide from R-hat that chains never move
 STARTS = ("map", "formulation", "prior")
 STREAMS = ("starts", "chains", "simulations", "variational", "annealing", "importance", "trees")
 
@@ -45,7 +45,7 @@ def starts(
     Parameters
     ----------
     found
-        The parameters of a `models.bayesian` program; of any other Pyro program, too.
+        The parameters of a `models.bayesian` program; of any other Pyro program, too. In units, see `_units`.
     how
         - ``"map"``: what `inference.adapt` finds from the formulation's own parameters; where a prior has no
           closed-form update or no mode, the maximum over unconstrained coordinates. Of a hierarchy, or of a program

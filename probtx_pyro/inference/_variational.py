@@ -9,6 +9,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, NamedTuple, cast
 
 import pyro
@@ -41,6 +42,7 @@ from probtx_pyro.inference._program import (
     untouched,
 )
 from probtx_pyro.inference._start import seeds, starts
+from probtx_pyro.inference._units import UNIT_OF, MeasuredSites
 from probtx_pyro.models.formulation import Formulation
 from probtx_pyro.ops._progress import progress_bar
 
@@ -58,16 +60,18 @@ def make_guide(found: Parameters, guide: Guide, point: Mapping[str, Tensor]) -> 
     which are written in place.
     """
     hidden = poutine.block(found.program, hide=found.discrete)
-    if isinstance(guide, str):
-        return GUIDES[guide](hidden, init_loc_fn=init_to_value(values={name: x.clone() for name, x in point.items()}))
+    start = init_to_value(values={name: x.clone() for name, x in point.items()})
+    given: Any = partial(GUIDES[guide], init_loc_fn=start) if isinstance(guide, str) else guide
     made: Any
-    if isinstance(getattr(guide, "func", guide), type):
-        made = cast(Any, guide)(hidden)
-    elif isinstance(guide, FunctionGuide):
-        made = FunctionGuide(guide.function)
-        pyro.get_param_store().set_state(copy.deepcopy(cast(Any, guide.parameters)))
+    if isinstance(getattr(given, "func", given), type):
+        made = given(MeasuredSites(found.units)(hidden))
+        for name, unit in found.units.items():
+            made.register_buffer(UNIT_OF + name, unit)  # what is saved of the guide is told in them
+    elif isinstance(given, FunctionGuide):
+        made = FunctionGuide(given.function)
+        pyro.get_param_store().set_state(copy.deepcopy(cast(Any, given.parameters)))
     else:
-        made = copy.deepcopy(guide) if isinstance(guide, torch.nn.Module) else FunctionGuide(guide)
+        made = copy.deepcopy(given) if isinstance(given, torch.nn.Module) else FunctionGuide(given)
     if isinstance(made, torch.nn.Module):
         made.train()
         if not isinstance(made, PyroModule) and _register not in made._forward_pre_hooks.values():
@@ -262,6 +266,9 @@ class Approximation(NamedTuple):
             raise ValueError(f"load: {os.fspath(path)} holds a guide of your own ({kind}); give it again, as guide=")
         with untouched(), pyro.get_param_store().scope():
             found = parameters(program, args, assignments=True)
+            found = found.measured(
+                {name: x for name in found.sites if (x := kept["state"].get(UNIT_OF + name)) is not None}
+            )
             made = make_guide(found, kind, {name: site.initial for name, site in found.sites.items()})
             made(*args)  # an automatic guide has no parameters before its first call
             made.load_state_dict(kept["state"])
@@ -305,7 +312,8 @@ def variational(
           assignments, too, where the program has them (``models.bayesian(..., collapsed=False)``), and nothing else
           where it has no priors.
     num_steps, learning_rate
-        Steps of Adam; the rate falls geometrically from ``learning_rate`` to a hundredth of it.
+        Steps of Adam; the rate falls geometrically from ``learning_rate`` to a hundredth of it. It is told in units that
+        suit the data, powers of 1000, so that keys may be of any size.
     num_samples
         Draws from the fitted guide.
     seed
@@ -356,6 +364,10 @@ def variational(
     began = time.monotonic()
     (own,) = seeds(seed, 1, "variational")
     found = parameters(program, args, assignments=not isinstance(guide, str))
+    if isinstance(guide, str) or isinstance(
+        getattr(guide, "func", guide), type
+    ):  # made with the program, see `make_guide`
+        found = found.in_units()
     if guide == "laplace" and found.discrete:
         raise ValueError(
             f"guide='laplace' differentiates the program twice, which does not sum out {', '.join(found.discrete)}; "

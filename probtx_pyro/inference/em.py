@@ -17,6 +17,7 @@ from pyro.distributions.torch_distribution import TorchDistributionMixin
 from torch import Tensor
 from torch.distributions import biject_to, constraints
 
+from probtx_pyro.inference._units import measured_sites, units_of
 from probtx_pyro.inference.distributed import Together
 from probtx_pyro.models._bayesian import Bayesian, F
 from probtx_pyro.models._problem import Problem
@@ -184,7 +185,7 @@ def climbed(
         names = posterior.described()
         warnings.warn(f"no closed-form update for all of {names}: gradient MAP (L-BFGS) instead of ECM", stacklevel=3)
         require = partial(problem.require_numbers, "inference.adapt")
-        found = gradient_map(problem.objective, problem.start, problem.sites, require=require, **options)
+        found = gradient_map(problem.objective, problem.start, problem.sites, problem.count, require=require, **options)
     assert found.objective is not None
     problem.require_numbers("inference.adapt", found.state, _worst(found.objective))
     formulation, method = cast(F, problem.adapted(found.state)), "ECM" if problem.closed else "gradient MAP"
@@ -295,6 +296,7 @@ def gradient_map(
     objective: Callable[[Mapping[str, Tensor]], Tensor],
     start: Mapping[str, Tensor],
     sites: Mapping[str, Site],
+    count: float,
     *,
     problems: torch.Size,
     num_steps: int,
@@ -302,9 +304,9 @@ def gradient_map(
     progress: bool | None = None,
     require: Callable[[Mapping[str, Tensor], Tensor], None] = lambda *_: None,
 ) -> FixedPoint:
-    """Maximise ``objective(state)``, a log density of the *constrained* parameters, summed over its problems.
+    """Maximise ``objective(state)``, a log density of the *constrained* parameters and of ``count`` observations, summed over its problems.
 
-    Parameters move in unconstrained coordinates (the support's bijection; logits for a simplex, masked units left out),
+    Parameters move in unconstrained coordinates (the support's bijection, in units; logits for a simplex, masked units left out),
     but the density is that of the constrained ones, without a Jacobian, so that the optimum is the MAP that ECM finds.
     A density with kinks (Laplace) may stall the line search; ``converged`` also asks for a vanishing gradient, so it
     says so. ``require`` refuses a constrained state and its objective, in the first step that is not finite, before it
@@ -320,6 +322,7 @@ def gradient_map(
     if (begun := objective(start)).requires_grad:
         raise ValueError("gradient MAP is not differentiable; detach all (torch.no_grad()), or choose conjugate priors")
     require(start, begun)
+    sites = _measured(objective, start, sites, count)
     free = {
         name: _unconstrain(x.detach(), sites[name]).clone(memory_format=torch.contiguous_format).requires_grad_()
         for name, x in start.items()
@@ -368,6 +371,22 @@ def gradient_map(
             converged=(found.converged & (slope <= level)).expand(problems),
             num_steps=found.num_steps.expand(problems),
         )
+
+
+def _measured(
+    objective: Callable[[Mapping[str, Tensor]], Tensor],
+    start: Mapping[str, Tensor],
+    sites: Mapping[str, Site],
+    count: float,
+) -> Mapping[str, Site]:
+    """The sites in units; weights on the simplex have none."""
+    at = {name: x.detach() for name, x in start.items()}
+    free = {name: _unconstrain(x, sites[name]) for name, x in at.items() if not is_simplex(sites[name].distribution)}
+
+    def potential(moved: Mapping[str, Tensor]) -> Tensor:
+        return -objective(at | {name: _constrain(x, sites[name]) for name, x in moved.items()}).sum()
+
+    return measured_sites(sites, units_of(potential, free, sites, count))
 
 
 def _allowed(site: Site) -> Tensor | None:

@@ -18,6 +18,7 @@ with the terms summed over all that shares the parameter. Where the terms are ex
 the M-step's bound, and its modes are PT eq. 29, 30, 35, 37, 38 (errata 2, 3, 8, 15).
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from typing import Any, NamedTuple
@@ -293,6 +294,12 @@ class Problem:
     def batch(self) -> torch.Size:
         """The leading axes of the problem, those that only priors have among them."""
         return self.plates.batch
+
+    @property
+    def count(self) -> float:
+        """The number of observations of each problem, those of other processes among them."""
+        own = self.like.new_tensor(math.prod(self.plates.last.values()))
+        return float(own if self.total is None else self.total(own)[0])
 
     @property
     def observations(self) -> Data:

@@ -290,7 +290,13 @@ def test_gradient_map_is_the_ecm_optimum_and_serves_other_priors():
     best = inference.adapt(models.bayesian(model, **priors), queries, num_steps=20000, tol=1e-13)
     posterior = models.bayesian(model, **priors).problem(queries)
     found = gradient_map(
-        posterior.objective, posterior.start, posterior.sites, problems=posterior.problems, num_steps=300, tol=1e-9
+        posterior.objective,
+        posterior.start,
+        posterior.sites,
+        posterior.count,
+        problems=posterior.problems,
+        num_steps=300,
+        tol=1e-9,
     )
     assert found.converged.all()
     assert (found.objective[-1] - best.objective[-1]).abs() < 1e-8  # second order in a distance of 1e-5
