@@ -1,4 +1,4 @@
-"""Units for the coordinates in which gradients move, so that keys in seconds or in micrometres are found as those of order one are.
+"""Units for the coordinates in which gradients move: keys in seconds are found as those of order one are.
 
 A step size, a learning rate, a jitter, a first scale of a guide and the tolerance of a climb all say "one" and mean a
 size that suits the problem. What is positive, in an interval or on a simplex has coordinates without a unit; a real
@@ -147,12 +147,12 @@ def units_of(
     lengths = [x.numel() for x in free.values()]
 
     def slope(row: Tensor) -> Tensor:
-        point = {name: x.reshape(free[name].shape) for name, x in zip(free, row.split(lengths), strict=True)}
+        parts = zip(free.items(), row.split(lengths), strict=True)
         with torch.enable_grad():
-            point = {name: x.detach().requires_grad_() for name, x in point.items()}
+            point = {name: part.reshape(x.shape).to(x).detach().requires_grad_() for (name, x), part in parts}
             value = potential(point) + sum(0.0 * x.sum() for x in point.values())  # which has a slope in each
             slopes = torch.autograd.grad(value, [*point.values()])
-        return torch.cat([x.flatten() for x in slopes])
+        return torch.cat([x.flatten().to(row) for x in slopes])
 
     sizes = posterior_sizes(slope, torch.cat([x.detach().flatten() for x in free.values()]))
     found = {}
@@ -223,8 +223,8 @@ def posterior_sizes(slope: Callable[[Tensor], Tensor], start: Tensor) -> Tensor:
 
 
 def _slope(slope: Callable[[Tensor], Tensor], point: Tensor) -> Tensor:
-    """A slope, NaN where a matrix has no decomposition."""
+    """A slope, NaN where there is none: where a matrix has no decomposition, or a program refuses its parameters."""
     try:
         return slope(point)
-    except torch.linalg.LinAlgError:
+    except (torch.linalg.LinAlgError, ValueError):
         return torch.full_like(point, math.nan)
