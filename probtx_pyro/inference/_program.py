@@ -2,6 +2,7 @@
 and an identity that tells programs apart.
 """
 
+import math
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple, cast
@@ -210,7 +211,7 @@ def parameters(program: Program, arguments: Arguments, assignments: bool = False
     observed_too: list[Any] = [node for node in trace.nodes.values() if node["type"] == "sample"]
     depths = [-frame.dim for node in observed_too for frame in node["cond_indep_stack"] if frame.vectorized]
     posterior = program if isinstance(program, Bayesian) else None
-    sizes = [x["fn"].batch_shape.numel() for x in observed_too if x["is_observed"]]
+    sizes = [math.prod(x["fn"].batch_shape) for x in observed_too if x["is_observed"]]
     count = float(max(sizes, default=1)) if problem is None else problem.count
     return Parameters(
         hidden, arguments, found, discrete, max(depths, default=0), posterior, problem, num_observations=count
