@@ -92,7 +92,8 @@ def volume(to_value: Any, x: Tensor, y: Tensor) -> Tensor:
 def measured(distribution: Any, unit: Tensor) -> Any:
     """Return the distribution with the coordinates of its support in units."""
     kind, found = type(distribution), copy.copy(distribution)
-    found.__class__ = type(kind.__name__, (kind,), {"support": InUnits(distribution.support, unit)})
+    own = {"support": InUnits(distribution.support, unit), "__reduce__": lambda self: (measured, (distribution, unit))}
+    found.__class__ = type(kind.__name__, (kind,), own)
     return found
 
 

@@ -5,6 +5,7 @@ verb returns the same numbers times c. Where c is a power of `UNIT` it does so t
 """
 
 import math
+import pickle
 
 import pyro
 import pytest
@@ -196,3 +197,5 @@ def test_a_measured_prior_is_the_prior():
     assert torch.equal(found.log_prob(x), prior.log_prob(x)) and isinstance(found, type(prior))
     assert found.support.check(x).all()
     assert torch.equal(biject_to(found.support)(x), 1e3 * x)
+    again = pickle.loads(pickle.dumps(found))
+    assert torch.equal(again.log_prob(x), prior.log_prob(x)) and torch.equal(again.support.unit, found.support.unit)
