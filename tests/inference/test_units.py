@@ -25,12 +25,12 @@ QUERIES = KEYS.repeat(10, 1) + 0.5 * torch.randn(40, 2, generator=generator(1), 
 SCALES = (1e-12, 1e-3, 1e3, 1e12)
 
 
-def posterior(c, **other):
-    """Keys and precisions that gradients must climb, and the queries, in units of 1/c."""
-    keys = KEYS * c
+def posterior(c, since=0.0, **other):
+    """Keys and precisions that gradients must climb, and the queries, in units of 1/c, counted from minus ``since``."""
+    keys = KEYS * c + since
     mixture = models.GaussianMixture(keys, key_precision=torch.full((4,), 4 / c**2, dtype=torch.float64))
     priors = {"keys": Normal(keys + 0.2 * c, 0.5 * c), "key_precision": LogNormal(math.log(4 / c**2), 0.5), **other}
-    return models.bayesian(mixture, **priors), QUERIES * c
+    return models.bayesian(mixture, **priors), QUERIES * c + since
 
 
 def in_metres(found, c):
@@ -52,6 +52,16 @@ def test_adapt_climbs_to_the_same_mode(c):
         modes[of] = in_metres(vars(fit.formulation), of)
     assert_scaled(modes[c], 1.0, modes[1.0])
     assert (modes[1.0]["keys"] - KEYS).abs().max() > 0.05  # it has climbed
+
+
+@pytest.mark.filterwarnings("ignore:no closed-form update")
+def test_adapt_serves_months_in_seconds_since_1970():
+    month, since = 30 * 86400.0, 1.7e9
+    found, base = (
+        inference.adapt(*posterior(*at), num_steps=300, tol=1e-12).formulation for at in ((month, since), (1.0,))
+    )
+    torch.testing.assert_close((found.keys - since) / month, base.keys, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(found.key_precision * month**2, base.key_precision, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("c", (1e-12, 1e3))
