@@ -4,13 +4,14 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
+import pyro
 import torch
 from pyro import poutine
 from pyro.distributions import Dirichlet, ImproperUniform
 from torch import Tensor
 
 from probtx_pyro.inference._program import Parameters
-from probtx_pyro.inference.em import climbed, require_inside
+from probtx_pyro.inference.em import climb_from, climbed, require_inside
 from probtx_pyro.models._distributions import FaceDirichlet
 from probtx_pyro.models.priors import bare, without_mode
 
@@ -132,14 +133,13 @@ def _climb(found: Parameters) -> dict[str, Tensor]:
     potential, transforms = found.unconstrained()
     free = {name: transforms[name](site.initial).clone().requires_grad_() for name, site in found.sites.items()}
     optimizer = torch.optim.LBFGS(list(free.values()), max_iter=100, line_search_fn="strong_wolfe")
+    lowest = [potential(free).detach()]
 
     def loss() -> Tensor:
         optimizer.zero_grad()
-        value = potential(free)
-        value.backward()
-        return value
+        return climb_from(potential(free), lowest, free.values())
 
-    with torch.enable_grad():
+    with torch.enable_grad(), pyro.validation_enabled(False):  # a step may go too far
         optimizer.step(loss)  # type: ignore[arg-type]
     return {name: transforms[name].inv(x.detach()) for name, x in free.items()}
 

@@ -8,7 +8,7 @@ of the Pyro program ``models.bayesian(formulation, ...)``, never falls.
 
 import math
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, cast
 
@@ -289,6 +289,7 @@ def _wide(prior: Any, rank: int) -> Any:
     return type(prior)(**wide, validate_args=False)
 
 
+WALL = 1e3  # in units of the lowest loss so far
 LOWEST_LOGIT = -30.0  # where a weight of 0 starts: e^-30, from which gradients can still bring it back
 
 
@@ -333,6 +334,8 @@ def gradient_map(
         [*free.values()], max_eval=25, line_search_fn="strong_wolfe", history_size=20, **alone
     )
 
+    lowest = [-begun.sum().detach()]
+
     def constrained(values: Mapping[str, Tensor]) -> dict[str, Tensor]:
         return {name: _constrain(x, sites[name]) for name, x in values.items()}
 
@@ -345,10 +348,9 @@ def gradient_map(
             state = constrained(free)
             found = objective(state)
             value = -found.sum()
-        if not value > -math.inf:  # a line search does not come back from it
+        if not value > -math.inf and not (value.isnan() and lowest[0].isfinite()):
             require(state, found)
-        value.backward()
-        return value
+        return climb_from(value, lowest, free.values())
 
     def step(state: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], Tensor]:
         with torch.no_grad():
@@ -371,6 +373,20 @@ def gradient_map(
             converged=(found.converged & (slope <= level)).expand(problems),
             num_steps=found.num_steps.expand(problems),
         )
+
+
+def climb_from(value: Tensor, lowest: list[Tensor], free: Iterable[Tensor]) -> Tensor:
+    """Leave the slopes of a loss in ``free`` and return it; where it is no number, a wall above the lowest loss so far.
+
+    A line search that has gone too far comes back from a wall, and from nothing else.
+    """
+    if not value.isfinite() and lowest[0].isfinite():
+        for x in free:
+            x.grad = torch.zeros_like(x)
+        return lowest[0] + WALL * (1 + lowest[0].abs())
+    value.backward()
+    lowest[0] = torch.minimum(lowest[0], value.detach())
+    return value
 
 
 def _measured(

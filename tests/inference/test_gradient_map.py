@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from formulations import MEMORIES
 from pyro import poutine
 from pyro.distributions import Dirichlet, Gamma, Laplace, LogNormal, Normal, Pareto, StudentT, Uniform
 from strategies import generator, problem
@@ -108,3 +109,16 @@ def test_a_start_near_the_end_of_a_wide_prior_is_fine():
         fit = inference.adapt(models.bayesian(mixture, key_precision=Uniform(0.0, 1e6)), queries, num_steps=100)
     best = queries.numel() / queries.square().sum()  # of a normal density, in closed form
     assert fit.converged and abs(fit.formulation.key_precision / best - 1) < 1e-5
+
+
+@pytest.mark.filterwarnings("ignore:no closed-form update")
+def test_a_line_search_comes_back_from_where_there_is_no_density():
+    """From far away the first steps go to precisions whose densities are no numbers."""
+    memory, *pairs = MEMORIES["regression memory, pull-back"](generator(0))
+    found = [
+        inference.adapt(models.bayesian(memory.replace(noise_precision=c), noise_precision=Gamma(2.0, 2.0)), *pairs)
+        for c in (1.0, 1e-6)
+    ]
+    assert all(fit.converged for fit in found)
+    near, far = (fit.formulation.noise_precision for fit in found)
+    assert (near - far).abs() < 1e-4
