@@ -23,8 +23,9 @@ from probtx_pyro.models._supports import ORDERED, inner
 from probtx_pyro.models.priors import Site
 
 UNIT, UNIT_OF = 1000.0, "unit_of_"  # and the name of a guide's buffer that keeps a unit, before that of the site
-ROUNDS, PROBES, TRIES = 8, 3, 60
-CURVED = 0.01, 1.0  # nats of curvature that a move should have: more than rounding, and no more than the density's core
+ROUNDS, PROBES, TRIES = 8, 2, 60
+FIRST = 0.1  # of a move
+CURVED = 1e-3, 10.0  # nats of curvature that a move should have: more than rounding, and not far more than the core has
 SETTLED = 0.5  # powers of ten by which the last round may have changed a size
 FAR = 1e3  # between two tries where no number says how long a move should be
 
@@ -200,7 +201,7 @@ def posterior_sizes(slope: Callable[[Tensor], Tensor], start: Tensor) -> Tensor:
     function of the place (of a program that takes part of its data at random).
     """
     signs = np.random.default_rng(0).choice([-1.0, 1.0], (ROUNDS, PROBES, len(start)))
-    size, length = torch.ones_like(start), 1.0
+    size, length = torch.ones_like(start), FIRST
     with pyro.validation_enabled(False):
         here = slope(start)
         if not torch.isfinite(here).all() or not torch.equal(here, slope(start)):

@@ -97,6 +97,7 @@ def test_a_guide_of_sets_of_queries_begins_by_the_unit():
         assert 0.03 < float(spread) < 0.3
 
 
+@pytest.mark.slow
 def test_features_may_differ_in_unit():
     """A full metric, whose coordinates off the diagonal have units of their own."""
     c, drawn = torch.tensor([1e6, 1e-3], dtype=torch.float64), []
