@@ -15,7 +15,8 @@ from probtx_pyro.inference.em import climb_from, climbed, require_inside
 from probtx_pyro.models._distributions import FaceDirichlet
 from probtx_pyro.models.priors import bare, without_mode
 
-JITTER = 0.1  # sd in unconstrained coordinates, in the units of `found`: identical starts would hide from R-hat that chains never move
+#: sd in unconstrained coordinates, in units: identical starts would hide from R-hat that chains never move
+JITTER = 0.1
 STARTS = ("map", "formulation", "prior")
 STREAMS = ("starts", "chains", "simulations", "variational", "annealing", "importance", "trees")
 

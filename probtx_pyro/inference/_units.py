@@ -51,9 +51,6 @@ class FromUnits(Transform):
         super().__init__()
         self.base, self.unit, self.domain, self.codomain = base, unit, base.domain, base.codomain
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, FromUnits) and self.base == other.base and torch.equal(self.unit, other.unit)
-
     def _call(self, x: Tensor) -> Tensor:
         return self.base(x * self.unit)
 
@@ -169,7 +166,7 @@ def units_of(
 
 
 def _real(support: Any, x: Tensor) -> Tensor:
-    """Which coordinates are real numbers as they are, and no logarithms or logits of something; at the shape of ``x``."""
+    """True for coordinates that are real numbers as they are, no logarithms or logits; at the shape of ``x``."""
     kind = type(inner(support))
     if kind is type(constraints.positive_definite):  # the roots' entries off the diagonal
         size = math.isqrt(2 * x.shape[-1])
@@ -194,7 +191,7 @@ def _prior_size(distribution: Any, x: Tensor) -> Tensor:
 
 @torch.no_grad()
 def posterior_sizes(slope: Callable[[Tensor], Tensor], start: Tensor) -> Tensor:
-    """Return the size of a density along each coordinate, by how its slope changes over short moves from the start, (n,).
+    """Return the size of a density along each coordinate, (n,), by how its slope changes over short moves from a start.
 
     Where a coordinate has the size s, a move by d changes the slope by d / s². Moves go along all coordinates at once,
     by the sizes found so far, in either direction; after some rounds none hides another. 1 where the slope is no

@@ -63,7 +63,7 @@ def make_guide(found: Parameters, guide: Guide, point: Mapping[str, Tensor]) -> 
     start = init_to_value(values={name: x.clone() for name, x in point.items()})
     given: Any = partial(GUIDES[guide], init_loc_fn=start) if isinstance(guide, str) else guide
     made: Any
-    if isinstance(getattr(given, "func", given), type):
+    if is_automatic(guide):
         made = given(MeasuredSites(found.units)(hidden))
         for name, unit in found.units.items():
             made.register_buffer(UNIT_OF + name, unit)  # what is saved of the guide is told in them
@@ -77,6 +77,11 @@ def make_guide(found: Parameters, guide: Guide, point: Mapping[str, Tensor]) -> 
         if not isinstance(made, PyroModule) and _register not in made._forward_pre_hooks.values():
             made.register_forward_pre_hook(_register)
     return made
+
+
+def is_automatic(guide: Guide) -> bool:
+    """True of what makes a guide of the program: a name, a class or a `functools.partial` of one."""
+    return isinstance(guide, str) or isinstance(getattr(guide, "func", guide), type)
 
 
 def _register(module: torch.nn.Module, _: object) -> None:
@@ -364,9 +369,7 @@ def variational(
     began = time.monotonic()
     (own,) = seeds(seed, 1, "variational")
     found = parameters(program, args, assignments=not isinstance(guide, str))
-    if isinstance(guide, str) or isinstance(
-        getattr(guide, "func", guide), type
-    ):  # made with the program, see `make_guide`
+    if is_automatic(guide):
         found = found.in_units()
     if guide == "laplace" and found.discrete:
         raise ValueError(

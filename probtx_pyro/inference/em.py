@@ -305,9 +305,10 @@ def gradient_map(
     progress: bool | None = None,
     require: Callable[[Mapping[str, Tensor], Tensor], None] = lambda *_: None,
 ) -> FixedPoint:
-    """Maximise ``objective(state)``, a log density of the *constrained* parameters and of ``count`` observations, summed over its problems.
+    """Maximise ``objective(state)``, a log density of the *constrained* parameters, summed over its problems.
 
-    Parameters move in unconstrained coordinates (the support's bijection, in units; logits for a simplex, masked units left out),
+    Parameters move in unconstrained coordinates (the support's bijection, in units that the ``count`` of observations
+    tells; logits for a simplex, masked units left out),
     but the density is that of the constrained ones, without a Jacobian, so that the optimum is the MAP that ECM finds.
     A density with kinks (Laplace) may stall the line search; ``converged`` also asks for a vanishing gradient, so it
     says so. ``require`` refuses a constrained state and its objective, in the first step that is not finite, before it

@@ -38,6 +38,7 @@ def in_metres(found, c):
 
 
 def assert_scaled(found, c, base):
+    """Equal to 1e-5: rounding, magnified by the steps of a run, is some 1e-7 where a climb stops and less elsewhere; a wrong unit moves a number by 0.01 and more."""
     for name, x in in_metres(found, c).items():
         torch.testing.assert_close(x, base[name], rtol=1e-5, atol=1e-5)
 
@@ -60,6 +61,7 @@ def test_adapt_serves_months_in_seconds_since_1970():
     found, base = (
         inference.adapt(*posterior(*at), num_steps=300, tol=1e-12).formulation for at in ((month, since), (1.0,))
     )
+    # a key keeps 2e-7 seconds of 1.7e9, 1e-13 of a month; the rest is where a climb stops, as in `assert_scaled`
     torch.testing.assert_close((found.keys - since) / month, base.keys, rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(found.key_precision * month**2, base.key_precision, rtol=1e-5, atol=1e-5)
 
@@ -68,7 +70,8 @@ def test_adapt_serves_months_in_seconds_since_1970():
 def test_nuts_draws_the_same(c):
     drawn = {of: inference.nuts(*posterior(of), num_samples=10, num_warmup=30, num_chains=2, seed=0) for of in (1.0, c)}
     assert_scaled(drawn[c].samples, c, drawn[1.0].samples)
-    # a density of 8 keys and of 80 numbers of queries, each in units of 1/c; precisions move as logarithms
+    # a density of 8 keys and of 80 numbers of queries, each in units of 1/c; precisions move as logarithms;
+    # draws may differ by 1e-5, see `assert_scaled`, times slopes of some hundred nats
     moved = drawn[c].statistics["lp"] - drawn[1.0].statistics["lp"] + 88 * math.log(c)
     assert moved.abs().max() < 1e-3
 
@@ -87,6 +90,7 @@ def test_guides_are_the_same(guide, c, tmp_path):
 
 
 def test_a_guide_of_sets_of_queries_begins_by_the_unit():
+    """The sd of 8 numbers of scale 0.1, within a factor of 3; a unit that is not there is a factor of 1e6."""
     for c in (1.0, 1e-6):
         post, queries = posterior(c)
         guide = inference.ParameterGuide(post, queries, encoder=lambda x, c=c: (x / c).tanh())
@@ -99,7 +103,7 @@ def test_a_guide_of_sets_of_queries_begins_by_the_unit():
 
 @pytest.mark.slow
 def test_features_may_differ_in_unit():
-    """A full metric, whose coordinates off the diagonal have units of their own."""
+    """A full metric, whose coordinates off the diagonal have units of their own; to 1e-4, for longer trees than the others'."""
     c, drawn = torch.tensor([1e6, 1e-3], dtype=torch.float64), []
     for own in (torch.ones(2, dtype=torch.float64), c):
         keys = KEYS * own
@@ -159,7 +163,8 @@ def test_a_wide_prior_does_not_make_a_wide_unit():
 def test_chains_start_where_a_matrix_is_none_by_a_hair():
     """A jitter of 0.1 off the diagonal of a root of size 1e-4 made correlations of all but 1: condition numbers of 1e6.
 
-    In a unit that may be 32 times too large three standard deviations of 0.1 are ten times the diagonal, and their square 100.
+    In a unit that may be 32 times too large three standard deviations of 0.1 are ten times the diagonal, and their square 100;
+    the matrix has a condition number of 2 by itself.
     """
     metric = torch.tensor([[2.0, 0.3], [0.3, 1.0]], dtype=torch.float64)
     mixture = models.GaussianMixture(1e4 * KEYS, key_precision=4.0, metric=1e-8 * metric)
@@ -169,7 +174,7 @@ def test_chains_start_where_a_matrix_is_none_by_a_hair():
 
 
 def test_sizes_are_those_of_a_normal():
-    """Against the curvature of a normal with correlated coordinates of sizes from 1e-9 to 1e9."""
+    """Against the curvature of a normal with correlated coordinates of sizes from 1e-9 to 1e9, to half a power of ten (`SETTLED`)."""
     root = torch.randn(7, 7, generator=generator(4), dtype=torch.float64)
     own = torch.tensor([1e-9, 1e-5, 1e-2, 1.0, 30.0, 1e4, 1e9], dtype=torch.float64)
     curvature = (root @ root.mT / 7 + torch.eye(7)) / own / own.unsqueeze(-1)
