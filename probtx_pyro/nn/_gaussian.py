@@ -11,7 +11,6 @@ import torch
 from pyro.distributions import Dirichlet, Gamma, Normal, TorchDistribution, Wishart
 from torch import Tensor, nn
 from torch.distributions import Distribution
-from torch.nn import functional as F
 
 from probtx_pyro import models
 from probtx_pyro.inference import adapt
@@ -21,7 +20,7 @@ from probtx_pyro.nn._module import made
 from probtx_pyro.nn.attention import Answers, Attention, Units, explicit
 from probtx_pyro.ops import Factor, attend, log_joint
 from probtx_pyro.ops._chunks import Reduction, assigned_outputs, log_sum
-from probtx_pyro.ops._numerics import single
+from probtx_pyro.ops._numerics import drop, single
 from probtx_pyro.ops.attention import dot_product_attention, key_factor
 
 Model = models.GaussianMixture | models.GaussianKeys
@@ -246,7 +245,7 @@ class GaussianAttention(Attention):
             rows = masks.explicit(queries.shape[-2], values.shape[-2], factor.bias)
             rows = None if rows is None else rows.repeat_interleave(self.num_components, -1)
             answers = assigned_outputs(factor, values, rows, self.num_components, self.reduce)
-            return F.dropout(answers, self._rate), None
+            return drop(answers, self._rate), None
         return attend(factor, values, masks.log_prior, **how), None
 
     @property
@@ -337,7 +336,7 @@ class GaussianAttention(Attention):
         if alive is not None:
             answers = torch.where(alive, answers, 0.0)
             weights = None if weights is None else torch.where(alive, weights, 0.0)
-        return F.dropout(answers, self._rate).to(dtype), weights
+        return drop(answers, self._rate).to(dtype), weights
 
 
 def _check_masks(masks: Masks) -> None:

@@ -10,8 +10,17 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
+from probtx_pyro.ops._numerics import drop
+
 Priors = Mapping[str, Distribution]
 T = TypeVar("T")
+
+
+class Dropout(nn.Dropout):
+    """`torch.nn.Dropout` by `ops._numerics.drop`."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return drop(input, self.p) if self.training else input
 
 
 def made(kind: type[T], given: T | Mapping[str, Any]) -> T:

@@ -17,7 +17,7 @@ from probtx_pyro.models import Formulation, GaussianMixture
 from probtx_pyro.nn._heads import Heads, Masks, Remembered, Units, attended
 from probtx_pyro.nn._module import options, printed
 from probtx_pyro.ops._chunks import Reduction
-from probtx_pyro.ops._numerics import single, unrounded
+from probtx_pyro.ops._numerics import drop, single, unrounded
 from probtx_pyro.ops.attention import dot_product_attention
 from probtx_pyro.ops.entmax import softmax
 
@@ -407,5 +407,5 @@ def explicit(
     """
     log_prior = masks.explicit(logits.shape[-2], logits.shape[-1], logits)
     weights = function(single(logits if log_prior is None else logits + log_prior)).to(values.dtype)
-    weights = F.dropout(weights, dropout) if dropout else weights
+    weights = drop(weights, dropout)
     return weights @ values, weights

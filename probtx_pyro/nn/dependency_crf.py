@@ -6,7 +6,6 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from probtx_pyro.models import DependencyCRF, LowRank
 from probtx_pyro.models._validation import unchecked
@@ -14,6 +13,7 @@ from probtx_pyro.models.dependency_crf import MeanField
 from probtx_pyro.nn._module import Priors, WithPriors, made, options, printed
 from probtx_pyro.ops import _arc_kernel as kernel
 from probtx_pyro.ops._crf_potentials import softmax
+from probtx_pyro.ops._numerics import drop
 from probtx_pyro.ops.dependency_crf import Rule, relu_normalized
 
 NORMALIZERS = {"softmax": softmax, "relu": relu_normalized}
@@ -262,8 +262,8 @@ class DependencyCRFEncoder(WithPriors):
             wanted = f"(B, N, {self.width}), of one sentence and one word at least"
             raise ValueError(f"unary scores must have shape {wanted}, but have shape {tuple(x.shape)}")
         crf = unchecked(DependencyCRF, **self._parameters_of(x, key_padding_mask))
-        drop = self._drop if self.training and self.dropout else None
-        label, head = self.label._replace(dropout=drop), self.head._replace(dropout=drop)
+        dropout = self._drop if self.training and self.dropout else None
+        label, head = self.label._replace(dropout=dropout), self.head._replace(dropout=dropout)
         state = kernel.iterate(crf.potentials(heads=heads), label, head, self.update, self.num_steps)
         return unchecked(
             MeanField,
@@ -281,7 +281,7 @@ class DependencyCRFEncoder(WithPriors):
         )
 
     def _drop(self, x: Tensor) -> Tensor:
-        return F.dropout(x, self.dropout)
+        return drop(x, self.dropout)
 
     def compile(self, *args: Any, **options: Any) -> None:
         """Compile in place, as `torch.nn.Module.compile`;

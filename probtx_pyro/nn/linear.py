@@ -3,7 +3,6 @@
 from typing import Any, Unpack
 
 from torch import Tensor
-from torch.nn import functional as F
 
 from probtx_pyro.models import LinearKeys
 from probtx_pyro.nn._heads import Masks, Shared
@@ -11,7 +10,7 @@ from probtx_pyro.nn.attention import Answers, Units
 from probtx_pyro.nn.gaussian_keys import SeveralKeys, check_components
 from probtx_pyro.ops import explicit_linear_attention, linear_attention, query_features, unit_features
 from probtx_pyro.ops._linear_attention import FeatureMap
-from probtx_pyro.ops._numerics import single
+from probtx_pyro.ops._numerics import drop, single
 
 
 class LinearKeysAttention(SeveralKeys):
@@ -78,12 +77,12 @@ class LinearKeysAttention(SeveralKeys):
         features = query_features(queries, self.feature_map), units_features
         if of_units and not need_weights:
             if self._rate:
-                values = values * F.dropout(values.new_ones(*values.shape[:-1], 1), self._rate)
+                values = values * drop(values.new_ones(*values.shape[:-1], 1), self._rate)
             return linear_attention(*features, values, masks.causal), None
         explicit = None if of_units else masks.explicit(queries.shape[-2], values.shape[-2], values)
         causal, allowed = (masks.causal, None) if explicit is None else (False, explicit.exp())
         attention = explicit_linear_attention(*features, values, causal, row_weights=allowed)[1]
-        attention = F.dropout(attention.to(values.dtype), self._rate)
+        attention = drop(attention.to(values.dtype), self._rate)
         return attention @ values, attention if need_weights else None
 
     def formulation(self, queries: Tensor, units: Units, values: Tensor, masks: Masks) -> tuple[LinearKeys, Tensor]:

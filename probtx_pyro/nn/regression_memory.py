@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from probtx_pyro.nn._heads import Masks, Shared, Units, _additive
 from probtx_pyro.nn.attention import Answers, Attention
 from probtx_pyro.ops import _memory_layers as layers
-from probtx_pyro.ops._numerics import known, single, unrounded
+from probtx_pyro.ops._numerics import drop, known, single, unrounded
 from probtx_pyro.ops.regression_memory import Pairs, factored
 
 LEAST = 1e-4  # of both precisions
@@ -419,7 +419,7 @@ class RegressionMemoryAttention(Attention):
             one_hot = torch.eye(values.shape[2], dtype=values.dtype, device=values.device)
             written = one_hot.expand(*values.shape[:3], -1)
         if self._rate:
-            written = written * F.dropout(values.new_ones(*values.shape[:3], 1), self._rate)
+            written = written * drop(values.new_ones(*values.shape[:3], 1), self._rate)
         reads = self._answered(queries, units, written, masks).mean
         if not need_weights:
             return reads.to(values.dtype), None

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from probtx_pyro.nn._module import printed
+from probtx_pyro.nn._module import Dropout, printed
 from probtx_pyro.nn.attention import SoftmaxAttention
 
 
@@ -167,7 +167,7 @@ class WordModel(nn.Module):
         spellings: int = 0,
     ):
         super().__init__()
-        self.words, self.dropout, self.encoder = nn.Embedding(vocabulary, width), nn.Dropout(dropout), encoder
+        self.words, self.dropout, self.encoder = nn.Embedding(vocabulary, width), Dropout(dropout), encoder
         nn.init.normal_(self.words.weight, std=start)
         self.spellings = nn.Embedding(spellings, width) if spellings else None
         if self.spellings is not None:

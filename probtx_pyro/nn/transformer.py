@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from probtx_pyro.nn._heads import Remembered
+from probtx_pyro.nn._module import Dropout
 from probtx_pyro.nn.attention import Attention, SoftmaxAttention
 
 
@@ -36,7 +37,7 @@ class SelfAttentionBlock(nn.Module):
         self.attention_norm, self.feed_norm = nn.LayerNorm(width), nn.LayerNorm(width)
         self.attention = attention(width, num_heads, dropout=dropout, batch_first=True, **options)
         self.widen, self.narrow = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
     def attended(self, x: Tensor, **masks: object) -> Tensor:
         """Return ``x`` (B, L, width) after self-attention."""
@@ -118,7 +119,7 @@ class TransformerLM(nn.Module):
         self.tokens, self.positions = nn.Embedding(vocabulary, width), nn.Embedding(context, width)
         for embedding in (self.tokens, self.positions):
             nn.init.normal_(embedding.weight, std=0.02)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         self.blocks = nn.ModuleList(
             TransformerBlock(width, num_heads, attention, dropout, **options) for _ in range(num_layers)
         )
@@ -375,7 +376,7 @@ class EncoderDecoder(nn.Module):
         self.source_positions, self.target_positions = nn.Embedding(context, width), nn.Embedding(context, width)
         for embedding in (self.tokens, self.source_positions, self.target_positions):
             nn.init.normal_(embedding.weight, std=0.02)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         blocks = (TransformerBlock(width, num_heads, attention, dropout, **options) for _ in range(num_layers))
         self.encoder, self.norm = nn.ModuleList(blocks), nn.LayerNorm(width)
         self.decoder = TransformerDecoder(width, num_heads, num_layers, attention, dropout, **options)

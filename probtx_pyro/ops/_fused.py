@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad, scaled_dot_product_attention
 
-from probtx_pyro.ops._numerics import HALF, common_shape, exporting, known, transformed
+from probtx_pyro.ops._numerics import HALF, common_shape, drop, exporting, known, single, transformed
 
 ROWS = 512  # queries at a time where a causal mask must be written out
 _flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
@@ -63,7 +63,7 @@ def fused_attention(
     mask = None if mask is None else flat(mask.to(queries.dtype)).expand(-1, -1, rows, -1)
     if 0 in (*q.shape, *v.shape):  # at which kernels end the process; no units answer with 0, and no number is read
         output = q[..., :0] @ (k[..., ::components, :0].mT @ v)
-    elif components == 1:
+    elif components == 1 and not (dropout and q.is_cpu):
         output = scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=causal, scale=1.0)
     elif q.is_cpu and not dropout and not (mask is not None and mask.requires_grad) and not transformed():
         output = _MixedKeys.apply(q, k, v, mask, components, causal)
@@ -89,15 +89,25 @@ def _over_repeated_values(
     values = values.unsqueeze(-2).expand(*values.shape[:-1], components, -1).flatten(-3, -2)
     if not causal:
         mask = None if mask is None else mask.repeat_interleave(components, -1)
-        return scaled_dot_product_attention(queries, keys, values, attn_mask=mask, dropout_p=dropout, scale=1.0)
+        return _with_dropout(queries, keys, values, mask, dropout)
     assert mask is None, "a causal call has its other masks in the bias, or is written out"
     outputs = []
     for start in range(0, queries.shape[-2], ROWS):
         q = queries[..., start : start + ROWS, :]
         k, v = (x[..., : (start + q.shape[-2]) * components, :] for x in (keys, values))
         seen = visible(q.shape[-2], k.shape[-2] // components, start, q.device).repeat_interleave(components, -1)
-        outputs.append(scaled_dot_product_attention(q, k, v, attn_mask=seen, dropout_p=dropout, scale=1.0))
+        outputs.append(_with_dropout(q, k, v, seen, dropout))
     return torch.cat(outputs, -2)
+
+
+def _with_dropout(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, dropout: float) -> Tensor:
+    """Return attention by torch's function, or on a CPU, where that draws its random numbers slowly, by its definition."""
+    if not dropout or not queries.is_cpu:
+        return scaled_dot_product_attention(queries, keys, values, attn_mask=mask, dropout_p=dropout, scale=1.0)
+    scores = single(queries) @ single(keys).mT
+    if mask is not None:
+        scores = scores.masked_fill(~mask, -math.inf) if mask.dtype == torch.bool else scores + mask
+    return drop(scores.softmax(-1), dropout).to(values.dtype) @ values
 
 
 def as_columns(bias: Tensor, dtype: torch.dtype) -> Tensor:

@@ -11,6 +11,7 @@ from functools import lru_cache
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import dropout
 
 HALF = (torch.bfloat16, torch.float16)
 # before torch 2.7 there is no telling them apart
@@ -123,6 +124,25 @@ def values_hidden(error: RuntimeError) -> bool:
 def transformed() -> bool:
     """True inside ``torch.func.vmap``, ``grad`` and the like, which need plain operations of torch."""
     return torch._C._are_functorch_transforms_active()
+
+
+_STEPS = 2**16
+
+
+def drop(x: Tensor, rate: float) -> Tensor:
+    """Return x with each entry zero with probability ``rate``, and the others divided by the share that stays.
+
+    On a CPU an entry takes 16 random bits where torch takes 64 and a slow comparison, which would be half the time of
+    attention: the rate is rounded to a multiple of 2^-16, and the share is that of the rounded rate.
+    """
+    dropped = round(rate * _STEPS)
+    if not dropped:
+        return x
+    if not x.is_cpu or not 0 <= dropped < _STEPS or transformed() or torch.compiler.is_compiling():
+        return dropout(x, rate)
+    words = torch.empty(-(-x.numel() // 4), dtype=torch.int64).random_(-(2**63), None)
+    kept = words.view(torch.int16)[: x.numel()].view(x.shape) >= dropped - _STEPS // 2
+    return x * kept.to(x.dtype).mul_(_STEPS / (_STEPS - dropped))
 
 
 _VECTORIZED = (

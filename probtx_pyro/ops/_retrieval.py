@@ -15,13 +15,12 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.functional import dropout as drop
 
 from probtx_pyro.ops._chunks import by_chunks, over_chunks
 from probtx_pyro.ops._factor import Factor
 from probtx_pyro.ops._fixed_point import FixedPoint, fixed_point
 from probtx_pyro.ops._fused import causal_prior
-from probtx_pyro.ops._numerics import common_shape, known, single
+from probtx_pyro.ops._numerics import common_shape, drop, known, single
 from probtx_pyro.ops.attention import dot_product_attention
 from probtx_pyro.ops.entmax import ENTMAX, Entmax
 from probtx_pyro.ops.statistics import log_evidence

@@ -27,13 +27,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import dropout as drop
 from torch.nn.functional import one_hot
 
 from probtx_pyro.ops._chunks import by_scores
 from probtx_pyro.ops._factor import Factor, Squares, beside, far_apart, scores_of, squares_apart, whiten
 from probtx_pyro.ops._fused import as_columns, causal_prior, fused_attention, reachable
-from probtx_pyro.ops._numerics import HALF, center_of, common_shape, known, safe_softmax, single, unrounded
+from probtx_pyro.ops._numerics import HALF, center_of, common_shape, drop, known, safe_softmax, single, unrounded
 from probtx_pyro.typing import Attention, LogPrior, Outputs, PerQuery, Values
 
 ONE_AT_A_TIME = 2**18  # numbers in one problem's queries from which on the batch is lowered problem by problem
