@@ -9,6 +9,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from probtx_pyro.apps._batches import BadRow, batches, channels_of, evaluating, require_room
 from probtx_pyro.data import Vocabulary, tokenize
+from probtx_pyro.data.text import checked_texts, checked_words
 from probtx_pyro.nn import MaskedLanguageModel, TextClassifier, TransformerLM, WordTagger
 from probtx_pyro.nn.tasks import WordModel, is_padding
 
@@ -124,6 +125,10 @@ def tag_words(
     ValueError
         More words in a sentence than the model takes, or than the machine has room for.
     """
+    sentences, labels = (
+        checked_words("sentences", sentences),
+        checked_words("labels", labels, "give those of each column, as in [['NOUN', 'VERB']]"),
+    )
     found: list[list[tuple[Guess, ...]]] = [[] for _ in sentences]
     for index, words in _batches(model, vocabulary, sentences, batch):
         columns = [_guesses(x.softmax(-1).max(-1), tags) for x, tags in zip(_asked(model, words), labels, strict=True)]
@@ -152,7 +157,7 @@ def classify_texts(
         More words in a text than the model takes, or than the machine has room for.
     """
     known = frozenset(vocabulary.tokens)
-    rows = [tokenize(text, known) for text in texts]
+    rows = [tokenize(text, known) for text in checked_texts("texts", texts)]
     found: list[list[Guess]] = [[] for _ in rows]
     for index, words in _batches(model, vocabulary, rows, batch, "text"):
         ordered = _asked(model, words)[0].softmax(-1).sort(dim=-1, descending=True, stable=True)
@@ -185,6 +190,7 @@ def fill_masked(
     ValueError
         A sentence without a hidden word, or with more words than the model takes or the machine has room for.
     """
+    sentences = checked_words("sentences", sentences)
     for number, sentence in enumerate(sentences, 1):
         if sentence and HIDDEN not in sentence:
             raise BadRow("sentence", number, f"has no {HIDDEN}; write it in the place of the words to guess")

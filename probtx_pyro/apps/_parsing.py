@@ -11,6 +11,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from probtx_pyro.apps._batches import batches, channels_of, evaluating, require_room
 from probtx_pyro.data import Vocabulary
+from probtx_pyro.data.text import checked_words
 from probtx_pyro.nn import DependencyCRFEncoder
 from probtx_pyro.nn.tasks import WordModel, is_padding
 from probtx_pyro.ops import arc_scores, argmax_heads, eisner, spanning_arborescence
@@ -80,6 +81,7 @@ class AttentionParser:
             Heads that are not one a word, or that are no other word of the sentence; a sentence that is longer than the
             machine has room for.
         """
+        sentences = checked_words("sentences", sentences)
         numbers = self.vocabulary.numbers(sentences)
         if heads is not None and len(heads) != len(sentences):
             raise ValueError(f"{len(heads)} rows of heads for {len(sentences)} sentences; give one a sentence")

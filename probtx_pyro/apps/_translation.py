@@ -22,6 +22,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from probtx_pyro.apps._batches import BadRow, batches, evaluating
 from probtx_pyro.data import Tokenizer
+from probtx_pyro.data.text import checked_texts
 from probtx_pyro.data.tokenizer import END, START, UNKNOWN_NUMBER
 from probtx_pyro.nn import DecoderCache, EncoderDecoder
 
@@ -189,7 +190,7 @@ def translate(
     >>> found.log_probability < 0
     True
     """
-    rows = [tokenizer.encode(sentence.strip()) for sentence in sentences]
+    rows = [tokenizer.encode(sentence.strip()) for sentence in checked_texts("sentences", sentences)]
     for number, row in enumerate(rows, 1):
         if len(row) > model.context:
             room = f"there is room for {model.context:,} (context)"

@@ -39,7 +39,7 @@ NEEDS = {"lightning": "Lightning"}
 TRANSLATION_NEEDS = {**NEEDS, "tokenizers": "tokenizers", "sacrebleu": "sacreBLEU"}
 # what a resumed run is not asked to repeat, and what says nothing of the run
 OF_ONE_CALL = ("out", "resume", "no_progress", "device", "threads", "checkpoint_every")
-PRECISIONS = ("32-true", "64-true", "bf16-mixed", "bf16-true", "16-mixed")
+PRECISIONS = ("32-true", "64-true", "bf16-mixed", "bf16-true")
 TEXTS = "UTF-8 text (plain or .gz), topics, tinyshakespeare or wikitext2"
 # help of the options that set a number of the settings, by the name of the field
 NUMBERS = {

@@ -84,6 +84,67 @@ def load_text(source: str | Path = "topics", validation_share: float = 0.1) -> T
     return Text(parts[0][:cut], parts[0][cut:])
 
 
+def checked_texts(name: str, texts: Iterable[str]) -> list[str]:
+    """Return texts; a text in the place of several, whose letters would be taken for texts, is refused.
+
+    Parameters
+    ----------
+    name
+        What the caller calls them.
+    texts
+        What was given.
+
+    Raises
+    ------
+    ValueError
+        One text, or what is none among them.
+    """
+    if isinstance(texts, str):
+        raise ValueError(f"{name} is one text, {_cut(texts)}; give a list, [{_cut(texts)}]")
+    found = list(texts)
+    for i, text in enumerate(found):
+        if not isinstance(text, str):
+            raise ValueError(f"{name}[{i}] is {_cut(text)}, of the class {type(text).__name__}; give a text")
+    return found
+
+
+def checked_words(
+    name: str, rows: Iterable[Iterable[str]], repair: str = "give its words, as data.tokenize does"
+) -> list[list[str]]:
+    """Return rows of words; a text in the place of words, whose letters would be taken for words, is refused.
+
+    Parameters
+    ----------
+    name
+        What the caller calls them.
+    rows
+        What was given.
+    repair
+        Of a text in the place of a row.
+
+    Raises
+    ------
+    ValueError
+        One text, a text or what is none among the rows, or what is no word in a row.
+    """
+    if isinstance(rows, str):
+        raise ValueError(f"{name} is a text, {_cut(rows)}; give a list of rows, each a list of words")
+    found: list[list[str]] = []
+    for i, row in enumerate(rows):
+        if isinstance(row, str):
+            raise ValueError(f"{name}[{i}] is a text, {_cut(row)}; {repair}")
+        found.append(list(row))
+        for word in found[i]:
+            if not isinstance(word, str):
+                raise ValueError(f"{name}[{i}] has {_cut(word)}, of the class {type(word).__name__}; give words")
+    return found
+
+
+def _cut(given: object) -> str:
+    """The beginning of what was given."""
+    return repr(given) if len(repr(given)) <= 40 else f"{repr(given)[:40]}..."
+
+
 def _words(text: str) -> list[str]:
     """Words between spaces; the end of a line is a word of its own."""
     return re.sub(r"\n", " <eos> ", text).split()
@@ -179,6 +240,7 @@ class Vocabulary(NamedTuple):
         """
         if level not in LEVELS:
             raise ValueError(f"level must be one of {', '.join(LEVELS)}, not {level!r}")
+        [text] = checked_texts("text", [text])
         counts = Counter(LEVELS[level](text))
         return cls(level, (UNKNOWN, *sorted(token for token, count in counts.items() if count >= rarest)))
 
@@ -192,7 +254,8 @@ class Vocabulary(NamedTuple):
             own = number.get(token, 0)
             return (own, *spelling_numbers(token, self.spellings)) if self.spellings else own
 
-        return [torch.tensor([of(token) for token in row], dtype=torch.long) for row in rows]
+        each = checked_words("rows", rows)
+        return [torch.tensor([of(token) for token in row], dtype=torch.long) for row in each]
 
     def encode(self, text: str) -> Tensor:
         """Numbers of the tokens of ``text``, (token,)."""
@@ -204,7 +267,7 @@ class Vocabulary(NamedTuple):
         >>> [x.tolist() for x in Vocabulary.of("to be", "word").encode_each(["be", "to see"])]
         [[1], [2, 0]]
         """
-        return self.numbers(map(LEVELS[self.level], texts))
+        return self.numbers(map(LEVELS[self.level], checked_texts("texts", texts)))
 
     def unknown_share(self, tokens: Iterable[str]) -> float:
         """Share of ``tokens`` that the vocabulary does not have; 0 if there are none.
@@ -213,5 +276,5 @@ class Vocabulary(NamedTuple):
         0.5
         """
         known = set(self.tokens)
-        unknown = [token not in known for token in tokens]
+        unknown = [token not in known for token in checked_texts("tokens", tokens)]
         return sum(unknown) / max(1, len(unknown))

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from probtx_pyro._lazy import install_advice
+from probtx_pyro.data.text import checked_texts
 
 UNKNOWN_NUMBER, START, END = 0, 1, 2
 SPECIAL = ["<unknown>", "<start>", "<end>"]
@@ -113,7 +114,7 @@ class Tokenizer:
         learned = library.Tokenizer(kind.model(library))
         learned.pre_tokenizer = library.pre_tokenizers.ByteLevel(add_prefix_space=True)
         learned.decoder = library.decoders.ByteLevel()
-        learned.train_from_iterator(lines, kind.trainer(library, size))
+        learned.train_from_iterator(checked_texts("lines", lines), kind.trainer(library, size))
         return cls(learned.to_str())
 
     @property

@@ -62,7 +62,7 @@ class Adapt:
     """
 
     steps: int = 1
-    parameters: Sequence[str] | Mapping[str, Prior] = ("keys",)
+    parameters: str | Sequence[str] | Mapping[str, Prior] = ("keys",)
     implicit: bool = False
     answers: bool = False
 
@@ -77,7 +77,8 @@ class Adapt:
     @property
     def priors(self) -> dict[str, Prior]:
         """A prior, or None for the layer's own, by name of the parameter."""
-        return dict(self.parameters if isinstance(self.parameters, Mapping) else dict.fromkeys(self.parameters))
+        names = [self.parameters] if isinstance(self.parameters, str) else self.parameters
+        return dict(names if isinstance(names, Mapping) else dict.fromkeys(names))
 
 
 def _normal(value: Tensor, strength: Tensor) -> TorchDistribution:

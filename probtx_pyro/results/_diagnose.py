@@ -73,7 +73,7 @@ class Verdict(NamedTuple):
 def diagnose(
     data: Any,
     *,
-    var_names: Sequence[str] | None = None,
+    var_names: str | Sequence[str] | None = None,
     rhat: float = 1.01,
     ess: float = 400.0,
     bfmi: float = 0.3,
@@ -171,8 +171,9 @@ def diagnose(
     return Verdict(tuple(checks), tuple(skipped), str(data.attrs.get("evidence_kind", "posterior")))
 
 
-def _chosen(posterior: xarray.Dataset, var_names: Sequence[str] | None, follow: Sequence[str]) -> xarray.Dataset:
+def _chosen(posterior: xarray.Dataset, var_names: str | Sequence[str] | None, follow: Sequence[str]) -> xarray.Dataset:
     names = [str(name) for name in posterior.data_vars]
+    var_names = [var_names] if isinstance(var_names, str) else var_names
     wanted = [name for name in names if name not in follow] if var_names is None else list(var_names)
     if missing := [name for name in wanted if name not in names]:
         raise ValueError(f"var_names: the posterior has no {missing[0]!r}; choose from {', '.join(names)}")

@@ -29,12 +29,12 @@ from torch.nn import functional as F
 
 from probtx_pyro.apps._batches import batches, channels_of, require_room
 from probtx_pyro.data.files import write_bytes
-from probtx_pyro.data.text import Vocabulary
+from probtx_pyro.data.text import Vocabulary, checked_words
 from probtx_pyro.nn import DependencyCRFEncoder, WordTagger
 from probtx_pyro.nn.tasks import is_padding, own_numbers, with_numbers
 from probtx_pyro.ops._progress import progress_bar
 from probtx_pyro.train.labelling import Example
-from probtx_pyro.train.loop import CHECKPOINT, RESULTS, Run, new_file, tokens_of
+from probtx_pyro.train.loop import CHECKPOINT, RESULTS, Run, new_file, require, tokens_of
 from probtx_pyro.train.rows import NO_TARGET, WordRows, numbered
 
 Tagger = Run[WordTagger, Vocabulary]
@@ -112,7 +112,7 @@ def adapt_tagger(
     sentences: Sequence[Example],
     out: str | os.PathLike[str] | None = None,
     *,
-    move: Sequence[str] | None = None,
+    move: str | Sequence[str] | None = None,
     spread: float | None = None,
     folds: int = 5,
     seed: int = 0,
@@ -161,7 +161,7 @@ def adapt_tagger(
     tagger = _tagger(run)
     if out is not None and (Path(out) / CHECKPOINT).exists():
         raise ValueError(f"{Path(out) / CHECKPOINT} is the checkpoint of an earlier run; choose another folder")
-    require_room(tagger, [len(words) for words, _ in sentences])
+    require_room(tagger, [len(words) for words in checked_words("sentences", [words for words, _ in sentences])])
     begin, tagger = time.perf_counter(), copy.deepcopy(tagger).cpu().eval()
     choices = _choices(tagger, move, spread)
     fresh = sorted({word for words, _ in sentences for word in words}.difference(run.vocabulary.tokens))
@@ -212,9 +212,9 @@ def movable(tagger: WordTagger) -> dict[str, tuple[str, ...]]:
     return {**{name: (f"encoder.{name}",) for name in own}, "words": (ROWS,), "tags": ("tags.weight", "tags.bias")}
 
 
-def _choices(tagger: WordTagger, move: Sequence[str] | None, spread: float | None) -> list[Choice]:
+def _choices(tagger: WordTagger, move: str | Sequence[str] | None, spread: float | None) -> list[Choice]:
     """Choices that cross-validation compares; one alone is taken."""
-    parts = movable(tagger)
+    parts, move = movable(tagger), (move,) if isinstance(move, str) else move
     if spread is not None and not 0 < spread < float("inf"):
         raise ValueError(f"spread must be positive and finite, not {spread}")
     if move is not None and (not move or not set(move) <= set(parts)):
@@ -252,6 +252,7 @@ def _held_out(tagger: WordTagger, rows: WordRows, choice: Choice, new_words: int
 
 
 def _tagger(run: Tagger) -> WordTagger:
+    require("run", run, Run, "what train_tagger, adapt_tagger or load_run returns")
     if not isinstance(run.model, WordTagger):
         raise ValueError(f"the run is of a {type(run.model).__name__}; give one of probtx train tagger")
     return run.model

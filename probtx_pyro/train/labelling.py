@@ -17,11 +17,21 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from probtx_pyro.apps._batches import require_room
-from probtx_pyro.data.text import Vocabulary
+from probtx_pyro.data.text import Vocabulary, checked_words
 from probtx_pyro.models import DependencyCRF
 from probtx_pyro.nn import SUMMARIES, DependencyCRFEncoder, TextClassifier, WordTagger, log_prior_density
 from probtx_pyro.nn.tasks import is_padding
-from probtx_pyro.train.loop import Batch, EncoderSettings, Processes, Run, RunOptions, Task, train_task, unknown_share
+from probtx_pyro.train.loop import (
+    Batch,
+    EncoderSettings,
+    Processes,
+    Run,
+    RunOptions,
+    Task,
+    require,
+    train_task,
+    unknown_share,
+)
 from probtx_pyro.train.rows import NO_TARGET, WordRows, answers, drawn_rows, drop_words, known_words, numbered
 
 Metric = Callable[[list[list[str]], list[list[str]]], float]
@@ -251,6 +261,13 @@ def _rows(part: Sequence[Example], vocabulary: Vocabulary, labels: Sequence[Sequ
     return WordRows(numbered(vocabulary, [item.words for item in part], name), targets)
 
 
+def _require_words(parts: Mapping[str, Sequence[tuple[Sequence[str], Any]]]) -> None:
+    """Refuse parts without names, and texts in the place of words."""
+    require("parts", parts, Mapping, "the rows of each part by name, {'train': ..., 'dev': ...}")
+    for name, part in parts.items():
+        checked_words(f"words of parts[{name!r}]", [words for words, _ in part])
+
+
 COUNTED = {"accuracy": accuracy, "sentence_accuracy": sentence_accuracy}
 
 
@@ -281,8 +298,11 @@ def train_tagger(
         An empty part, sentences without words or with another number of tags, a metric that is not there or that needs
         one column, and as in `train_language_model`.
     """
+    require("settings", settings, LabellingSettings, "train.LabellingSettings(...)")
+    _require_words(parts)
     for name, part in parts.items():
         for i, (words, tags) in enumerate(part):
+            checked_words(f"parts[{name!r}][{i}].labels", tags, "give one for each column, as in ('NOUN',)")
             if len(words) != len(tags):
                 raise ValueError(f"sentence {i + 1} of the {name} part has tags for {len(tags)} of {len(words)} words")
     return train_task(labelling(settings, parts, lambda logits: logits, COUNTED, metrics), out, **run)
@@ -309,6 +329,8 @@ def train_classifier(
     ValueError
         An empty part, texts without words, a summary that the encoder does not have, and as in `train_language_model`.
     """
+    require("settings", settings, ClassifierSettings, "train.ClassifierSettings(...)")
+    _require_words(parts)
     rows = {name: [Example(tuple(words), ((of,),)) for words, of in part] for name, part in parts.items()}
     task = labelling(settings, rows, lambda logits: [logits[:, None]], {"accuracy": accuracy})
     return train_task(task, out, **run)

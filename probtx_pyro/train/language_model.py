@@ -68,7 +68,8 @@ def train_language_model(
         resume: go on from the checkpoint in ``out``, with the same settings (default False), or with more
         ``num_steps``: the rate then follows the schedule of the new length.
         device: ``"cpu"`` (default) or ``"cuda"``; with several processes each takes a device of its own.
-        precision: arithmetic as Lightning Fabric names it, such as ``"32-true"`` (default) or ``"bf16-mixed"``.
+        precision: arithmetic as Lightning Fabric names it: ``"32-true"`` (default), ``"bf16-mixed"``, ``"bf16-true"``
+        or ``"64-true"``. Gradients overflow in float16, which is refused.
         checkpoint_every: steps between checkpoints (default 200); the last step writes one in any case.
         stop_after: stop with a checkpoint when this step is done, as if interrupted; None (default) trains to the end.
         progress: True shows a bar and False none; None (default) shows it on a terminal.
@@ -88,6 +89,8 @@ def train_language_model(
     ModuleNotFoundError
         Lightning is not installed.
     """
+    loop.require("settings", settings, LanguageModelSettings, "train.LanguageModelSettings(...)")
+    loop.require("text", text, Text, "data.Text(training, validation), or data.load_text(path)")
     vocabulary = Vocabulary.of(text.training, settings.level, settings.rarest)
     tokens_of = {name: vocabulary.encode(part) for name, part in text._asdict().items() if part or name != "test"}
     for name, tokens in tokens_of.items():

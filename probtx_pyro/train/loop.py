@@ -262,6 +262,27 @@ class Run(NamedTuple, Generic[Model, Tokens]):
     results: dict[str, Any]
 
 
+def require(name: str, given: object, kind: type | tuple[type, ...], repair: str) -> None:
+    """Refuse an argument of another class.
+
+    Parameters
+    ----------
+    name, given
+        Of the argument.
+    kind
+        Its class, or classes.
+    repair
+        What to give in its place.
+
+    Raises
+    ------
+    ValueError
+        It is of another class.
+    """
+    if not isinstance(given, kind):
+        raise ValueError(f"{name} is of the class {type(given).__name__}; give {repair}")
+
+
 def threads_for(
     given: int | None, settings: LoopSettings, model: nn.Module, words: float, rows: int | None = None
 ) -> int | None:
@@ -315,16 +336,19 @@ def train_task(
     Raises
     ------
     ValueError
-        A batch that the processes cannot share evenly, no steps between checkpoints, a checkpoint of other settings or
-        another text, or one that is there without ``resume``; a loss, gradient or validation that is not finite, before
-        the checkpoint is touched.
+        A batch that the processes cannot share evenly, float16, no steps between checkpoints, a checkpoint of other
+        settings or another text, or one that is there without ``resume``; a loss, gradient or validation that is not
+        finite, before the checkpoint is touched.
     """
     if checkpoint_every < 1:
         raise ValueError(f"checkpoint_every must be 1 or more, not {checkpoint_every}")
     fabric, settings = _fabric(device, precision), task.settings
     if settings.batch % fabric.world_size:
         raise ValueError(f"batch {settings.batch} does not divide among {fabric.world_size} processes")
-    how = {"weight_decay": settings.weight_decay, "fused": True}  # one call for all parameters, on a CPU too
+    how: dict[str, Any] = {
+        "weight_decay": settings.weight_decay,
+        "fused": True,
+    }  # one call for all parameters, on a CPU too
     adam = torch.optim.AdamW(task.model.parameters(), settings.lr, (0.9, 0.98), **how)
     model, optimizer = fabric.setup(task.model, adam)
     task.ready(model.module)
@@ -375,6 +399,8 @@ def tokens_of(vocabulary: Vocabulary | Tokenizer) -> dict[str, object]:
 
 
 def _fabric(device: str, precision: Any) -> Any:
+    if str(precision).startswith("16"):
+        raise ValueError(f"precision must not be {precision!r}, in which gradients overflow; give 'bf16-mixed'")
     try:
         from lightning.fabric import Fabric
     except ModuleNotFoundError:

@@ -82,6 +82,10 @@ def train_translation(
     ModuleNotFoundError
         Lightning, tokenizers or sacreBLEU is not installed.
     """
+    loop.require("settings", settings, TranslationSettings, "train.TranslationSettings(...)")
+    loop.require(
+        "pairs", pairs, Splits, "data.Splits(train, dev, test) of data.Pair(source, target), or data.load_pairs(path)"
+    )
     _bleu()  # missing, it would be missed after training only
     for part in ("train", "dev"):
         if not getattr(pairs, part):

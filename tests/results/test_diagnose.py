@@ -158,6 +158,7 @@ def test_attention_is_checked_where_it_is_named():
     data = results.from_arrays(posterior(attention=(dims, attention), keys=((*MANY, "unit"), good(13, 3))))
     assert results.diagnose(data).ok
     assert check(results.diagnose(data, var_names=["attention"]), "R-hat").where.startswith("attention[query=")
+    assert results.diagnose(data, var_names="attention") == results.diagnose(data, var_names=["attention"])
 
 
 @pytest.mark.parametrize(

@@ -106,7 +106,7 @@ def test_the_mode_is_where_the_log_posterior_is_level(move, monkeypatch):
 
 def test_words_that_do_not_occur_stay_and_new_ones_lean_on_the_unknown_row():
     run = tagger_run(tokens=(*TOKENS, "far"))
-    adapted = train.adapt_tagger(run, SENTENCES, move=["words"], spread=0.3)
+    adapted = train.adapt_tagger(run, SENTENCES, move="words", spread=0.3)
     before, after = run.model.words.weight, adapted.model.words.weight
     assert torch.equal(before[5], after[5]) and not torch.equal(before[0], after[0])
     # no sentence has the unknown word itself: its row moves by what the rows of new words pull, s z_0 = Σ (row - row_0)

@@ -238,6 +238,12 @@ def test_a_full_disk_leaves_the_checkpoint_before_and_nothing_else(tmp_path):
     assert list(tmp_path.iterdir()) == [path] and path.read_bytes() == b"whole"
 
 
+@pytest.mark.parametrize("precision", ["16-mixed", "16-true", 16])
+def test_float16_is_refused(precision):
+    with pytest.raises(ValueError, match=r"precision must not be .*16.*; give 'bf16-mixed'"):
+        train.train_language_model(SMALL, TEXT, precision=precision)
+
+
 @pytest.mark.parametrize(("at", "what"), [("loss", "loss"), ("gradient", "gradient")])
 def test_what_is_not_finite_stops_before_the_parameters_change(at, what):
     tokens = torch.arange(50) % 5
