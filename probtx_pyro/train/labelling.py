@@ -21,17 +21,8 @@ from probtx_pyro.data.text import Vocabulary, checked_words
 from probtx_pyro.models import DependencyCRF
 from probtx_pyro.nn import SUMMARIES, DependencyCRFEncoder, TextClassifier, WordTagger, log_prior_density
 from probtx_pyro.nn.tasks import is_padding
-from probtx_pyro.train.loop import (
-    Batch,
-    EncoderSettings,
-    Processes,
-    Run,
-    RunOptions,
-    Task,
-    require,
-    train_task,
-    unknown_share,
-)
+from probtx_pyro.train import loop
+from probtx_pyro.train.loop import Batch, EncoderSettings, Processes, Run, RunOptions, Task, train_task, unknown_share
 from probtx_pyro.train.rows import NO_TARGET, WordRows, answers, drawn_rows, drop_words, known_words, numbered
 
 Metric = Callable[[list[list[str]], list[list[str]]], float]
@@ -263,7 +254,7 @@ def _rows(part: Sequence[Example], vocabulary: Vocabulary, labels: Sequence[Sequ
 
 def _require_words(parts: Mapping[str, Sequence[tuple[Sequence[str], Any]]]) -> None:
     """Refuse parts without names, and texts in the place of words."""
-    require("parts", parts, Mapping, "the rows of each part by name, {'train': ..., 'dev': ...}")
+    loop.require("parts", parts, Mapping, "the rows of each part by name, {'train': ..., 'dev': ...}")
     for name, part in parts.items():
         checked_words(f"words of parts[{name!r}]", [words for words, _ in part])
 
@@ -298,7 +289,7 @@ def train_tagger(
         An empty part, sentences without words or with another number of tags, a metric that is not there or that needs
         one column, and as in `train_language_model`.
     """
-    require("settings", settings, LabellingSettings, "train.LabellingSettings(...)")
+    loop.require("settings", settings, LabellingSettings, "train.LabellingSettings(...)")
     _require_words(parts)
     for name, part in parts.items():
         for i, (words, tags) in enumerate(part):
@@ -329,7 +320,7 @@ def train_classifier(
     ValueError
         An empty part, texts without words, a summary that the encoder does not have, and as in `train_language_model`.
     """
-    require("settings", settings, ClassifierSettings, "train.ClassifierSettings(...)")
+    loop.require("settings", settings, ClassifierSettings, "train.ClassifierSettings(...)")
     _require_words(parts)
     rows = {name: [Example(tuple(words), ((of,),)) for words, of in part] for name, part in parts.items()}
     task = labelling(settings, rows, lambda logits: [logits[:, None]], {"accuracy": accuracy})

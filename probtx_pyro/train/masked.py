@@ -12,17 +12,8 @@ from torch.nn import functional as F
 from probtx_pyro.apps._batches import room_of
 from probtx_pyro.data import Text, Vocabulary
 from probtx_pyro.nn import MaskedLanguageModel
-from probtx_pyro.train.loop import (
-    Batch,
-    EncoderSettings,
-    Processes,
-    Run,
-    RunOptions,
-    Task,
-    require,
-    train_task,
-    unknown_share,
-)
+from probtx_pyro.train import loop
+from probtx_pyro.train.loop import Batch, EncoderSettings, Processes, Run, RunOptions, Task, train_task, unknown_share
 from probtx_pyro.train.rows import NO_TARGET, PADDING, WordRows, answers, drawn_rows
 
 # from a text to the pieces that are cut into rows
@@ -97,8 +88,8 @@ def train_masked_language_model(
         A text without words or with fewer rows than a batch, rows of more words than there is room for, and as in
         `train_language_model`.
     """
-    require("settings", settings, MaskedSettings, "train.MaskedSettings(...)")
-    require("text", text, Text, "data.Text(training, validation), or data.load_text(path)")
+    loop.require("settings", settings, MaskedSettings, "train.MaskedSettings(...)")
+    loop.require("text", text, Text, "data.Text(training, validation), or data.load_text(path)")
     vocabulary = Vocabulary.of(text.training, "word", settings.rarest)
     rows_of = {
         name: [
