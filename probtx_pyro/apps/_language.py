@@ -123,12 +123,10 @@ def tag_words(
     Raises
     ------
     ValueError
-        More words in a sentence than the model takes, or than the machine has room for.
+        A text in the place of words; more words in a sentence than the model takes, or than the machine has room for.
     """
-    sentences, labels = (
-        checked_words("sentences", sentences),
-        checked_words("labels", labels, "give those of each column, as in [['NOUN', 'VERB']]"),
-    )
+    sentences = checked_words("sentences", sentences)
+    labels = checked_words("labels", labels, "give those of each column, as in [['NOUN', 'VERB']]")
     found: list[list[tuple[Guess, ...]]] = [[] for _ in sentences]
     for index, words in _batches(model, vocabulary, sentences, batch):
         columns = [_guesses(x.softmax(-1).max(-1), tags) for x, tags in zip(_asked(model, words), labels, strict=True)]
@@ -154,7 +152,7 @@ def classify_texts(
     Raises
     ------
     ValueError
-        More words in a text than the model takes, or than the machine has room for.
+        One text in the place of several; more words in a text than the model takes, or than the machine has room for.
     """
     known = frozenset(vocabulary.tokens)
     rows = [tokenize(text, known) for text in checked_texts("texts", texts)]
@@ -188,7 +186,8 @@ def fill_masked(
     Raises
     ------
     ValueError
-        A sentence without a hidden word, or with more words than the model takes or the machine has room for.
+        A text in the place of words; a sentence without a hidden word, or with more words than the model takes or the
+        machine has room for.
     """
     sentences = checked_words("sentences", sentences)
     for number, sentence in enumerate(sentences, 1):

@@ -78,8 +78,8 @@ class AttentionParser:
         Raises
         ------
         ValueError
-            Heads that are not one a word, or that are no other word of the sentence; a sentence that is longer than the
-            machine has room for.
+            A text in the place of words; heads that are not one a word, or that are no other word of the sentence; a
+            sentence that is longer than the machine has room for.
         """
         sentences = checked_words("sentences", sentences)
         numbers = self.vocabulary.numbers(sentences)

@@ -178,8 +178,8 @@ def translate(
     Raises
     ------
     ValueError
-        A sentence of more tokens than the model takes; a beam or batch that is less than 1, a negative
-        ``length_penalty``.
+        One text in the place of several; a sentence of more tokens than the model takes; a beam or batch that is less
+        than 1, a negative ``length_penalty``.
 
     Examples
     --------

@@ -231,7 +231,7 @@ class Vocabulary(NamedTuple):
         Raises
         ------
         ValueError
-            Another level.
+            Another level, or no text.
 
         Examples
         --------

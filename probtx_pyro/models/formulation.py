@@ -368,10 +368,8 @@ class Formulation:
         given = dict(zip(names, data, strict=False))
         for name, x in named.items():
             if name not in cls.DATA:
-                call = (
-                    f"{name} is neither an option of the call, whose help() lists them, nor a datum of a {cls.__name__}"
-                )
-                raise ValueError(f"{call}; {nearest(name, names)}")
+                no = f"{name} is no option of the call, whose help() lists them, and no datum of a {cls.__name__}"
+                raise ValueError(f"{no}; {nearest(name, names)}")
             if name in given:
                 raise ValueError(f"{name} is given twice, by place and by name; give it once")
             given[name] = x

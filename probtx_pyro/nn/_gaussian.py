@@ -41,8 +41,8 @@ class Adapt:
         Number of ECM steps. Gradients flow through them. In a causal call query i meets units that adapted to queries
         up to i, in O(L² S) a step. Dropout then falls on the channels of the answers.
     parameters
-        What adapts: names, each under a prior whose mode is the parameter as it was, of a strength that each head
-        learns (``log_strength_keys`` and so on). Or a mapping from names to priors: any Pyro distribution that fits the
+        What adapts: names, or one name, each under a prior whose mode is the parameter as it was, of a strength that
+        each head learns (``log_strength_keys`` and so on). Or a mapping from names to priors: any Pyro distribution that fits the
         parameter of every head, (B, H, ...); a function (or a module, which then trains with the layer) from its
         present value to a distribution; None for the layer's own. Names are ``keys``, ``key_precision`` and
         ``weights``; of a `GaussianMixtureAttention` also, with ``shift=True``, ``shift``, with a metric ``metric``,

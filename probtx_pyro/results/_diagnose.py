@@ -87,7 +87,7 @@ def diagnose(
         ArviZ data (0.x or 1.x) with the group ``posterior``; the checks of sampler statistics and of ``log_likelihood``
         are made where these are there.
     var_names
-        Which variables; all but ``attention`` and others that follow from the parameters, if None.
+        Which variables, or the name of one; all but ``attention`` and others that follow from the parameters, if None.
     rhat, ess, bfmi
         Largest rank-normalised R-hat, smallest effective sample sizes of bulk and tails, smallest energy information.
     pareto_k

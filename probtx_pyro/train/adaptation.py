@@ -133,8 +133,8 @@ def adapt_tagger(
     out
         Folder for ``checkpoint.pt``, which `load_run` reads, and ``results.json``; None writes nothing.
     move
-        Names of what moves: ``"words"`` (their unary scores), ``"tags"`` (the readout), and the potentials, by the
-        names of the encoder's parameters.
+        Names of what moves, or one name: ``"words"`` (their unary scores), ``"tags"`` (the readout), and the potentials, by
+        the names of the encoder's parameters.
     spread
         Standard deviation of the priors.
     folds

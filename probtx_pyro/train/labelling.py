@@ -286,8 +286,8 @@ def train_tagger(
     Raises
     ------
     ValueError
-        An empty part, sentences without words or with another number of tags, a metric that is not there or that needs
-        one column, and as in `train_language_model`.
+        Texts in the place of words, tags without columns, an empty part, sentences without words or with another number
+        of tags, a metric that is not there or that needs one column, and as in `train_language_model`.
     """
     loop.require("settings", settings, LabellingSettings, "train.LabellingSettings(...)")
     _require_words(parts)
@@ -318,7 +318,8 @@ def train_classifier(
     Raises
     ------
     ValueError
-        An empty part, texts without words, a summary that the encoder does not have, and as in `train_language_model`.
+        Texts in the place of their words, an empty part, texts without words, a summary that the encoder does not have,
+        and as in `train_language_model`.
     """
     loop.require("settings", settings, ClassifierSettings, "train.ClassifierSettings(...)")
     _require_words(parts)

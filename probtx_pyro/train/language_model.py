@@ -83,9 +83,9 @@ def train_language_model(
     Raises
     ------
     ValueError
-        A text shorter than a row; a batch that the processes cannot share evenly; a checkpoint of other settings,
-        another text, or of more steps than asked for, or one that is there without ``resume``; a loss, gradient or
-        validation that is not finite.
+        Settings or a text of another class; a text shorter than a row; float16; a batch that the processes cannot share
+        evenly; a checkpoint of other settings, another text, or of more steps than asked for, or one that is there
+        without ``resume``; a loss, gradient or validation that is not finite.
     ModuleNotFoundError
         Lightning is not installed.
     """

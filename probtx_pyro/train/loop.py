@@ -345,11 +345,8 @@ def train_task(
     fabric, settings = _fabric(device, precision), task.settings
     if settings.batch % fabric.world_size:
         raise ValueError(f"batch {settings.batch} does not divide among {fabric.world_size} processes")
-    how: dict[str, Any] = {
-        "weight_decay": settings.weight_decay,
-        "fused": True,
-    }  # one call for all parameters, on a CPU too
-    adam = torch.optim.AdamW(task.model.parameters(), settings.lr, (0.9, 0.98), **how)
+    own, betas = task.model.parameters(), (0.9, 0.98)  # fused is one call for all parameters, on a CPU too
+    adam = torch.optim.AdamW(own, settings.lr, betas, weight_decay=settings.weight_decay, fused=True)
     model, optimizer = fabric.setup(task.model, adam)
     task.ready(model.module)
     kept_too = {"settings": asdict(settings), "command": dict(command or {}), "labels": task.labels}

@@ -132,9 +132,7 @@ def test_data_go_by_place_or_by_name():
     by_place = inference.adapt(program, queries, outputs, observed)
     by_name = inference.adapt(program, queries=queries, observed=observed, outputs=outputs)
     assert torch.equal(by_place.formulation.keys, by_name.formulation.keys)
-    with pytest.raises(
-        ValueError, match=r"quries is neither an option .* nor a datum of a GaussianMixture; did you mean"
-    ):
+    with pytest.raises(ValueError, match=r"quries is no option .* and no datum of a GaussianMixture; did you mean"):
         inference.adapt(program, quries=queries)
     with pytest.raises(ValueError, match=r"queries is given twice"):
         inference.adapt(program, queries, queries=queries)

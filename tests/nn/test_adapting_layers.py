@@ -144,7 +144,7 @@ def test_one_step_written_out_with_known_answers():
 @torch.no_grad()
 def test_one_causal_step_written_out(adapted):
     """PT eq. 27-29 in loops, at three positions: units in sight move to the queries up to that position."""
-    layer, x, _ = make(adapt=nn.Adapt(1, (adapted,)), linked=False, shift=adapted == "shift")
+    layer, x, _ = make(adapt=nn.Adapt(1, adapted), linked=False, shift=adapted == "shift")
     output, _ = layer(x, x, x, is_causal=True)
     q, k, v = ((x @ w.T + c).view(B, L, H, D) for w, c in zip(layer.in_proj_weight.chunk(3), layer.in_proj_bias.chunk(3), strict=True))  # fmt: skip
     for b, i in itertools.product(range(B), (0, 2, 4)):
