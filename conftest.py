@@ -64,6 +64,8 @@ def pytest_configure(config):
     torch.set_num_threads(1)  # two workers on two cores; programs and notebooks that tests start likewise
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     platform.processor()  # asks a command, once for all: h5py does so when it is imported, in whatever test that is
+    import matplotlib.font_manager  # noqa: F401 - asks a command which fonts there are, where it has not run before
+
     if config.getoption("numprocesses", None) and not hasattr(config, "workerinput"):
         with warnings.catch_warnings(action="ignore"):
             import arviz  # noqa: F401 - once before the workers: 0.23 fails where two processes are a day's first at once

@@ -38,7 +38,7 @@ def run(arguments: argparse.Namespace) -> None:
     loaded = texts.load(arguments.model, arguments.device, "TransformerLM")
     by_word = loaded.vocabulary.level == "word"
     if arguments.prompt:
-        tokens = arguments.prompt.split() if by_word else arguments.prompt
+        tokens = arguments.prompt.split() if by_word else list(arguments.prompt)
         unknown = loaded.vocabulary.unknown_share(tokens)
         options.warn_unknown(unknown, "the prompt", "words" if by_word else "characters")
     how = {"temperature": arguments.temperature, "top_p": arguments.top_p}
