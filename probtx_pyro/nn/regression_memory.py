@@ -170,22 +170,22 @@ def discount(stream: MemoryStream, state: MemoryState | None = None) -> MemoryAn
 
 def _solved(solve: layers.Solve, stream: MemoryStream, state: MemoryState | None) -> MemoryAnswers:
     """Keep N, the sum of ``β v φ'``, and H, that of ``β φ φ'``; the answer to q is ``N (H + λ I)⁻¹ q``."""
-    before, prior, gains = stream.started(state, 0 * _covariance(stream)), stream.prior_precision, stream.moments
-    moment, features, gamma, size = before.spread, stream.features, stream.log_gamma, stream.chunk_size
-    assert moment is not None
-    condition = 1 + layers.traces(features, stream.precision, gamma, moment.detach(), size) / prior.detach()
-    if not stream.holds(condition):
-        return _solved(solve, *stream.in_double(state))
-    if stream.causal:
-        x, moment, failed = layers.solved(features, stream.precision, gamma, moment, prior, stream.queries, solve, size)
-    else:
-        _, moment = layers.recursion(features, gains, features, gamma, moment, None, False, size)
-        ridge = prior[..., None, None] * torch.eye(features.shape[-1], dtype=features.dtype, device=features.device)
-        x, failed = solve(moment + ridge, stream.queries)
-    if not stream.holds(condition.masked_fill(failed, math.inf)):
-        return _solved(solve, *stream.in_double(state))
+    before, prior, gamma, size = stream.started(state), stream.prior_precision, stream.log_gamma, stream.chunk_size
+    given = stream.features, stream.precision, gamma, before.spread, prior, stream.causal, size
+    queries = stream.queries.unsqueeze(-2 if stream.causal else -3)
+    solved, moment = [], before.spread
+    for system in layers.systems(*given):
+        if not stream.holds(system.condition):
+            return _solved(solve, *stream.in_double(state))
+        x, failed = solve(system.matrix, queries[..., system.asked, :, :])
+        if not stream.holds(system.condition.masked_fill(failed.any(-1), math.inf)):
+            return _solved(solve, *stream.in_double(state))
+        solved.append(x.flatten(-3, -2))
+        moment = system.moment
+    x = torch.cat(solved, -2)
     asked = x if stream.causal else None
-    reads, total = layers.recursion(features, gains, stream.values, gamma, before.mean, asked, False, size)
+    how = gamma, before.mean, asked, False, size
+    reads, total = layers.recursion(stream.features, stream.moments, stream.values, *how)
     reads = x @ total.mT if reads is None else reads
     return MemoryAnswers(reads, (x * stream.queries).sum(-1), MemoryState(total, moment, before.told))
 

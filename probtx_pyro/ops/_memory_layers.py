@@ -6,11 +6,14 @@ costs one unit-triangular solve (the delta rule, and Kalman filters of any gain)
 8.3.
 """
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from probtx_pyro.ops._numerics import transformed
 from probtx_pyro.ops.regression_memory import conjugate_gradient
 
 Solve = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
@@ -20,7 +23,9 @@ Solve = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 def _decays(log_gamma: Tensor) -> tuple[Tensor, Tensor]:
     """Return Γ_i (..., c) from a chunk's start to each pair, and Γ_is (..., c, c) from pair s to pair i, 0 where s > i."""
     total = log_gamma.cumsum(-1)
-    return total.exp(), (total.unsqueeze(-1) - total.unsqueeze(-2)).tril().exp().tril()
+    between = total.unsqueeze(-1) - total.unsqueeze(-2)
+    future = torch.ones(between.shape[-2:], dtype=torch.bool, device=between.device).triu(1)
+    return total.exp(), between.masked_fill(future, -math.inf).exp()
 
 
 def recursion(
@@ -65,67 +70,95 @@ def recursion(
     return torch.cat(reads, -2) if reads else None, mean
 
 
-def solved(
-    features: Tensor,
-    strength: Tensor,
-    log_gamma: Tensor,
-    moment: Tensor,
-    prior: Tensor,
-    queries: Tensor,
-    solve: Solve,
-    size: int,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Solve ``P_i x_i = q_i`` after each pair, ``P_i = H_i + λ I`` with ``H_i = γ_i H_{i-1} + β_i φ_i φ_i'``.
+class Systems(NamedTuple):
+    """Matrices ``P_i = H_i + λ I`` after some pairs, or after all of them; ``H_i = γ_i H_{i-1} + β_i φ_i φ_i'``.
+
+    asked: whose queries they solve. matrix: P, (..., c or 1, F, F). moment: H after the last pair, (..., F, F).
+    condition: a bound of their condition numbers, ``1 + trace(H) / λ``, (...).
+    """
+
+    asked: slice
+    matrix: Tensor
+    moment: Tensor
+    condition: Tensor
+
+
+def systems(
+    features: Tensor, strength: Tensor, log_gamma: Tensor, moment: Tensor | None, prior: Tensor, causal: bool, size: int
+) -> Iterator[Systems]:
+    """Yield what queries solve, chunk by chunk.
 
     Parameters
     ----------
-    features, strength, log_gamma, queries
+    features, strength, log_gamma
         As above; a strength of 0 is an absent pair.
     moment
-        H before the first pair, (..., F, F).
+        H before the first pair, (..., F, F); None is 0.
     prior
         λ, (...).
-    solve
-        The solver.
+    causal
+        True where each pair has a query of its own; False where all queries are asked after the last pair.
     size
         Pairs of a chunk, at most.
-
-    Returns
-    -------
-    x (..., T, F), H after the last pair, and True where a P was not positive definite, (...).
     """
-    ridge = prior[..., None, None] * torch.eye(features.shape[-1], dtype=features.dtype, device=features.device)
-    found, failed = [], []
+    width = features.shape[-1]
+    ridge = prior[..., None, None] * torch.eye(width, dtype=features.dtype, device=features.device).flatten()
+    before = None if moment is None else moment.flatten(-2).unsqueeze(-2)
     for first in range(0, features.shape[-2], size):
         rows = slice(first, first + size)
         phi = features[..., rows, :]
         decay, between = _decays(log_gamma[..., rows])
         outer = (phi.unsqueeze(-1) * phi.unsqueeze(-2)).flatten(-2)
-        added = (between * strength[..., rows].unsqueeze(-2)) @ outer
-        moments = decay[..., None, None] * moment.unsqueeze(-3) + added.unflatten(-1, ridge.shape[-2:])
-        x, wrong = solve(moments + ridge.unsqueeze(-3), queries[..., rows, :].unsqueeze(-2))
-        found.append(x.squeeze(-2))
-        failed.append(wrong.any(-1))
-        moment = moments[..., -1, :, :]
-    return torch.cat(found, -2), moment, torch.stack(failed).any(0)
+        weights = between * strength[..., rows].unsqueeze(-2)
+        old = ridge if before is None else decay.unsqueeze(-1) * before + ridge
+        last = weights[..., -1:, :] @ outer
+        before = last if before is None else decay[..., -1:, None] * before + last
+        if causal:
+            yield _systems(rows, old + weights @ outer, before, prior)
+    if not causal and before is not None:
+        yield _systems(slice(None), before + ridge, before, prior)
 
 
-@torch.no_grad()
-def traces(features: Tensor, strength: Tensor, log_gamma: Tensor, moment: Tensor, size: int) -> Tensor:
-    """Return the largest trace of an H of `solved`, (...); arguments as there."""
-    one = torch.ones_like(strength).unsqueeze(-1)
-    told = strength.unsqueeze(-1) * features.square().sum(-1, keepdim=True)
-    before = moment.diagonal(dim1=-2, dim2=-1).sum(-1)[..., None, None]
-    found, _ = recursion(one, told, one, log_gamma, before, one, False, size)
-    assert found is not None
-    return found.amax((-2, -1))
+def _systems(asked: slice, matrix: Tensor, moment: Tensor, prior: Tensor) -> Systems:
+    """Systems of flat matrices."""
+    square = (math.isqrt(matrix.shape[-1]),) * 2
+    matrix = matrix.unflatten(-1, square)
+    trace = matrix.detach().diagonal(dim1=-2, dim2=-1).sum(-1).amax(-1)
+    condition = 1 - square[0] + trace / prior.detach()
+    return Systems(asked, matrix, moment.squeeze(-2).unflatten(-1, square), condition)
 
 
 def by_cholesky(matrix: Tensor, queries: Tensor) -> tuple[Tensor, Tensor]:
     """Solve exactly. See `Solve`."""
-    # not linalg.solve, whose second derivative by forward mode twice is wrong in torch 2.13
-    root, failed = torch.linalg.cholesky_ex(matrix)
-    return torch.cholesky_solve(queries.mT, root).mT, failed > 0
+    if torch.compiler.is_compiling() or transformed():
+        # not linalg.solve, whose second derivative by forward mode twice is wrong in torch 2.13
+        root, failed = torch.linalg.cholesky_ex(matrix)
+        return torch.cholesky_solve(queries.mT, root).mT, failed > 0
+    x, _, failed = _Solution.apply(matrix, queries.mT)
+    return x.mT, failed > 0
+
+
+class _Solution(torch.autograd.Function):
+    """``x = P⁻¹ q`` by a Cholesky factor, with ``dx = P⁻¹(dq - dP x)``: the derivative of the factor is not needed, and
+    would take longer than all the rest.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, matrix: Tensor, right: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        root, failed = torch.linalg.cholesky_ex(matrix)
+        x = torch.cholesky_solve(right, root)
+        ctx.mark_non_differentiable(root, failed)
+        ctx.save_for_backward(matrix, x, root)
+        return x, root, failed
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor, *_: Tensor) -> tuple[Tensor, Tensor]:
+        matrix, x, root = ctx.saved_tensors
+        if torch.is_grad_enabled():  # the gradient is differentiated in its turn, and the factor has none
+            along, *_ = _Solution.apply(matrix, gradient)
+        else:
+            along = torch.cholesky_solve(gradient, root)
+        return -along * x.mT if x.shape[-1] == 1 else -along @ x.mT, along
 
 
 def by_conjugate_gradient(matrix: Tensor, queries: Tensor) -> tuple[Tensor, Tensor]:

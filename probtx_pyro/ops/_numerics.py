@@ -11,6 +11,7 @@ from functools import lru_cache
 import numpy as np
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 from torch.nn.functional import dropout
 
 HALF = (torch.bfloat16, torch.float16)
@@ -122,8 +123,8 @@ def values_hidden(error: RuntimeError) -> bool:
 
 
 def transformed() -> bool:
-    """True inside ``torch.func.vmap``, ``grad`` and the like, which need plain operations of torch."""
-    return torch._C._are_functorch_transforms_active()
+    """True inside ``torch.func.vmap``, ``grad`` and the like, and in forward mode: they need plain operations of torch."""
+    return torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
 
 
 _STEPS = 2**16

@@ -8,6 +8,7 @@ import pytest
 import torch
 from strategies import generator
 from tolerances import assert_equal
+from torch.autograd import forward_ad
 
 from benchmarks.timing import Largest
 from probtx_pyro.nn import DependencyCRFEncoder
@@ -238,6 +239,16 @@ def test_no_tensor_of_groups_times_pairs(rank, schedule, words):
         )
         found = largest(words, labels, rank=rank or "full", mean_field={"schedule": schedule}, distances=distances)
         assert found == max(pairs, of_words)
+
+
+@kinds
+def test_forward_mode_is_reverse_mode_turned_round(kind):
+    encoder, x, padding = draw(kind)
+    v, weights = torch.randn(2, *x.shape, generator=generator(3), dtype=x.dtype)
+    with forward_ad.dual_level():
+        ahead = forward_ad.unpack_dual(encoder(forward_ad.make_dual(x, v), padding)).tangent
+    (back,) = torch.autograd.grad((weights * encoder(x.requires_grad_(), padding)).sum(), x)
+    assert_equal((weights * ahead).sum(), (back * v).sum(), back * v, weights * ahead)
 
 
 @pytest.mark.parametrize(
