@@ -91,7 +91,8 @@ def adapt(
         moves by more than ``tol`` times the largest magnitude in its tensor, for keys and values from their mean at the
         start.
     implicit
-        Gradients of the result by the implicit function theorem at the fixed point, instead of through the steps.
+        Gradients of the result by the implicit function theorem at the fixed point, instead of through the steps;
+        they are not differentiable in their turn.
     progress
         True shows a bar, False none; None shows one on a terminal after a second.
     causal

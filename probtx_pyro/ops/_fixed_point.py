@@ -69,7 +69,8 @@ def fixed_point(
     objective
         Evaluates the objective at the final state, the trace's last entry.
     implicit
-        Differentiate at the fixed point instead of through the steps; warns where the fixed point was not reached.
+        Differentiate at the fixed point instead of through the steps; warns where the fixed point was not reached. A
+        RuntimeError refuses second derivatives.
     progress
         True shows a bar, False none, None shows one on a terminal after a second.
     label
@@ -210,6 +211,7 @@ class _Implicit(torch.autograd.Function):
         return tuple(x.clone() for x in state)
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        if torch.is_grad_enabled():
+            raise RuntimeError("implicit gradients cannot be differentiated again (create_graph); use implicit=False")
         return (None, *ctx.solve(gradients))

@@ -9,13 +9,15 @@ attention, block by block, so that the components need nothing else from each ot
 """
 
 import math
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import pad, scaled_dot_product_attention
 
-from probtx_pyro.ops._numerics import HALF, common_shape, drop, exporting, known, single, transformed
+from probtx_pyro.ops._numerics import HALF, again, common_shape, drop, exporting, gradients, known, single, transformed
 
 ROWS = 512  # queries at a time where a causal mask must be written out
 _flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
@@ -164,13 +166,17 @@ def reachable(log_prior: Tensor, num_queries: int, causal: bool) -> Tensor:
     return (pad(allowed.squeeze(-2).cumsum(-1), (1, 0)) > 0)[..., seen].unsqueeze(-1)
 
 
+def _components(keys: Tensor, components: int) -> list[Tensor]:
+    """Return the first key of each unit, then the second and so on, without strides, on which the kernel is slower."""
+    return [k.contiguous() for k in keys.unflatten(-2, (-1, components)).unbind(-2)]
+
+
 class _MixedKeys(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, components: int, causal: bool
     ) -> Tensor:
-        # the kernel is slower on strides
-        each = [k.contiguous() for k in keys.unflatten(-2, (-1, components)).unbind(-2)]
+        each = _components(keys, components)
         parts = [_flash(queries, k, values, 0.0, causal, attn_mask=mask, scale=1.0) for k in each]
         lses = torch.stack([part[1] for part in parts])
         lse = lses.logsumexp(0)
@@ -179,16 +185,19 @@ class _MixedKeys(torch.autograd.Function):
         for part, share in zip(parts[1:], shares[1:], strict=True):
             output.addcmul_(part[0], share)
         output = output.to(queries.dtype)
-        ctx.save_for_backward(queries, values, mask, output, lse, *each)
-        ctx.causal = causal
+        ctx.save_for_backward(queries, keys, values, mask, output, lse)
+        ctx.components, ctx.causal = components, causal
         return output
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        queries, values, mask, output, lse, *each = ctx.saved_tensors
+        queries, keys, values, mask, output, lse = ctx.saved_tensors
+        if again():
+            plain = partial(_over_repeated_values, mask=mask, components=ctx.components, causal=ctx.causal, dropout=0.0)
+            with sdpa_kernel(SDPBackend.MATH):
+                return *gradients(plain, (queries, keys, values), gradient), None, None, None
         given, how = (values, output, lse, 0.0, ctx.causal), {"attn_mask": mask, "scale": 1.0}
-        found = (_flash_backward(gradient, queries, k, *given, **how) for k in each)
+        found = (_flash_backward(gradient, queries, k, *given, **how) for k in _components(keys, ctx.components))
         of_queries, of_keys, of_values = zip(*found, strict=True)
         for more_queries, more_values in zip(of_queries[1:], of_values[1:], strict=True):
             of_queries[0].add_(more_queries)

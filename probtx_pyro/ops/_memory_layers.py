@@ -103,6 +103,14 @@ def systems(
     """
     width = features.shape[-1]
     ridge = prior[..., None, None] * torch.eye(width, dtype=features.dtype, device=features.device).flatten()
+    if not causal:
+        start = features.new_zeros(*features.shape[:-2], width, width) if moment is None else moment
+        _, moment = recursion(
+            features, strength.unsqueeze(-1) * features, features, log_gamma, start, None, False, size
+        )
+        total = moment.flatten(-2).unsqueeze(-2)
+        yield _systems(slice(None), total + ridge, total, prior)
+        return
     before = None if moment is None else moment.flatten(-2).unsqueeze(-2)
     for first in range(0, features.shape[-2], size):
         rows = slice(first, first + size)
@@ -113,10 +121,7 @@ def systems(
         old = ridge if before is None else decay.unsqueeze(-1) * before + ridge
         last = weights[..., -1:, :] @ outer
         before = last if before is None else decay[..., -1:, None] * before + last
-        if causal:
-            yield _systems(rows, old + weights @ outer, before, prior)
-    if not causal and before is not None:
-        yield _systems(slice(None), before + ridge, before, prior)
+        yield _systems(rows, old + weights @ outer, before, prior)
 
 
 def _systems(asked: slice, matrix: Tensor, moment: Tensor, prior: Tensor) -> Systems:

@@ -5,6 +5,7 @@ softmax (so that no gradient is NaN) and defined after it: weights zero, log-sum
 """
 
 import math
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache
 
@@ -125,6 +126,27 @@ def values_hidden(error: RuntimeError) -> bool:
 def transformed() -> bool:
     """True inside ``torch.func.vmap``, ``grad`` and the like, and in forward mode: they need plain operations of torch."""
     return torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
+
+
+def again() -> bool:
+    """True in a backward pass whose gradients will be differentiated in their turn, outside of compilers."""
+    return torch.is_grad_enabled() and not torch.compiler.is_compiling()
+
+
+def gradients(
+    function: Callable[..., Tensor], inputs: Sequence[Tensor | None], gradient: Tensor
+) -> list[Tensor | None]:
+    """Return the gradients of a function of plain operations, for the backward pass of a kernel where `again` is true.
+
+    torch's ``once_differentiable`` does not serve there: of derivatives with respect to *inputs* torch leaves out what
+    passes through it, without an error.
+    """
+    own = [
+        x if x is None else x.view_as(x) for x in inputs
+    ]  # one input may be made of another: derivatives are partial
+    wanted = [x for x in own if x is not None and x.requires_grad]
+    found = iter(torch.autograd.grad(function(*own), wanted, gradient, create_graph=True, allow_unused=True))
+    return [next(found) if x is not None and x.requires_grad else None for x in inputs]
 
 
 _STEPS = 2**16

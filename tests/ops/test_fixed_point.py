@@ -89,6 +89,16 @@ def test_implicit_gradient_of_a_contraction():
     assert_equal(gradient, (-x * slope / (1 + theta * slope)).sum())  # differentiate x = cos(θx)
 
 
+def test_implicit_gradients_of_gradients_are_refused():
+    """A derivative with respect to theta would else leave out what passes through the fixed point: 2 here, from θ² alone."""
+    theta = torch.tensor(0.3, requires_grad=True)
+    found = fixed_point(
+        lambda s: ({"x": torch.cos(theta * s["x"])}, None), {"x": torch.ones(1)}, num_steps=200, implicit=True
+    )
+    with pytest.raises(RuntimeError, match="use implicit=False"):
+        torch.autograd.grad(found.state["x"].sum() + theta**2, theta, create_graph=True)
+
+
 @pytest.mark.parametrize("steps", [2000, 4000])
 def test_implicit_memory_does_not_grow_with_the_number_of_steps(steps):
     theta = torch.tensor(0.99, requires_grad=True)

@@ -16,9 +16,10 @@ from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
+from probtx_pyro.ops._arc_kernel import plain
 from probtx_pyro.ops._arc_kernel.distance_groups import Context, Groups, Rows, Run, Stack
+from probtx_pyro.ops._numerics import again
 
 
 def _along(matrix: Tensor, run: Run) -> Tensor:
@@ -191,9 +192,10 @@ class _Scores(torch.autograd.Function):
         return scores, *(q.new_zeros(()).expand_as(like) for like in (scores, q.flatten(0, 1))), stack.memory
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Context, d_scores: Tensor | None, *notes: Tensor | None) -> tuple[Tensor | None, ...]:
         groups, (q, memory, weights) = ctx.groups, ctx.saved_tensors
+        if again() and d_scores is not None:
+            return None, *plain.scored_again(FullRank, groups, q, weights, d_scores)
         channels, words, d_q = len(weights), _rows(q), torch.zeros_like(q)
         p, d = notes[:2]
         some = d_scores if p is None else p
@@ -236,9 +238,11 @@ class _Messages(torch.autograd.Function):
         return onto
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Context, d_onto: Tensor) -> tuple[Tensor | None, ...]:
         groups, (p, q, memory, weights) = ctx.groups, ctx.saved_tensors
+        if again():
+            d_p, d_q, d_weights = plain.told_again(FullRank, groups, p, q, weights, d_onto)
+            return None, d_p, d_q, d_onto, None, None, None, d_weights
         channels, words, d = len(weights), _rows(q), _rows(d_onto.contiguous())
         stack, d_q = groups.stacked(memory, len(p)), torch.zeros_like(q)
         d_x = products(d, weights, groups, "of messages")

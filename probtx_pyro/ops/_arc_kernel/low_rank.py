@@ -19,9 +19,10 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
+from probtx_pyro.ops._arc_kernel import plain
 from probtx_pyro.ops._arc_kernel.distance_groups import Context, Groups, Run
+from probtx_pyro.ops._numerics import again
 
 # products whose columns are a multiple of it take half the time for short sentences; they may read beyond their end
 STEP = 8
@@ -172,9 +173,10 @@ class _Scores(torch.autograd.Function):
         return scores([(features, features)]), features.memory
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Context, d_scores: Tensor | None, d_memory: Tensor | None) -> tuple[Tensor | None, ...]:
         q, weights, memory = ctx.saved_tensors
+        if again() and d_scores is not None:
+            return None, *plain.scored_again(LowRank, ctx.groups, q, weights, d_scores)
         features = Features(ctx.groups, memory, (*weights.shape[:-1], *q.shape[:-1]))
         if d_scores is not None:
             told = sums(d_scores, features).memory
@@ -190,24 +192,28 @@ class _Messages(torch.autograd.Function):
     """Messages for head marginals p (channels B, N, N), added to ``onto``."""
 
     @staticmethod
-    def forward(ctx: Context, groups: Groups, p: Tensor, memory: Tensor, weights: Tensor, onto: Tensor) -> Tensor:
+    def forward(
+        ctx: Context, groups: Groups, p: Tensor, q: Tensor, memory: Tensor, weights: Tensor, onto: Tensor
+    ) -> Tensor:
         features = Features(groups, memory, (*weights.shape[:-1], *onto.shape[:-1]))
         told = sums(p, features)
         onto.flatten(0, -2).addmm_(told.matrix().mT, weights.flatten(0, -2))
-        ctx.save_for_backward(p, memory, weights, told.memory)
+        ctx.save_for_backward(p, q, memory, weights, told.memory)
         ctx.groups = groups
         ctx.mark_dirty(onto)
         return onto
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Context, d_onto: Tensor) -> tuple[Tensor | None, ...]:
-        p, memory, weights, told = ctx.saved_tensors
+        p, q, memory, weights, told = ctx.saved_tensors
+        if again():
+            d_p, d_q, d_weights = plain.told_again(LowRank, ctx.groups, p, q, weights, d_onto)
+            return None, d_p, d_q, None, d_weights, d_onto
         d_onto = d_onto.contiguous()
         d = Features.product(ctx.groups, weights, d_onto)
         d_weights = torch.mm(d._replace(memory=told).matrix(), d_onto.flatten(0, -2)).view(weights.shape)
         features = d._replace(memory=memory)
-        return None, scores([(features, d), (d, features)]), sums(p, d).memory, d_weights, d_onto
+        return None, scores([(features, d), (d, features)]), None, sums(p, d).memory, d_weights, d_onto
 
 
 class LowRank(NamedTuple):
@@ -242,7 +248,7 @@ class LowRank(NamedTuple):
     def tell(self, groups: Groups, p: Tensor, q: Tensor, onto: Tensor, made: Sequence[Tensor]) -> Tensor:
         """Add the messages for head marginals p (channels B, N, N) to ``onto`` (B, N, L)."""
         if torch.is_grad_enabled():
-            return _Messages.apply(groups, p, *made, self.weights, onto)
+            return _Messages.apply(groups, p, q, *made, self.weights, onto)
         told = sums(p, Features(groups, made[-1], (*self.weights.shape[:-1], *q.shape[:-1])), "sums")
         onto.flatten(0, -2).addmm_(told.matrix().mT, self.weights.flatten(0, -2))
         return onto
