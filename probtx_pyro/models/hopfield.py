@@ -250,8 +250,8 @@ class Hopfield(ReducedMixture):
 
         Notes
         -----
-        Softmax is fused, and its kernel has no second derivative on a CPU: for one, take the explicit
-        ``memory.attention(state) @ memory.patterns``. `energy` has one.
+        Softmax is fused; in forward mode, which the kernel does not have on a CPU, take the explicit
+        ``memory.attention(state) @ memory.patterns``.
         """
         if num_steps < 1:
             raise ValueError(f"num_steps must be 1 or more, not {num_steps}")

@@ -27,9 +27,11 @@ _flash_backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_bac
 def fused_attention(
     queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, components: int, causal: bool, dropout: float
 ) -> Tensor:
-    """Return ``softmax(queries · keys' + mask) · values``, unit j having keys jR to jR + R - 1. Differentiable once.
+    """Return ``softmax(queries · keys' + mask) · values``, unit j having keys jR to jR + R - 1. A second derivative writes
+    the attention out.
 
-    Leading axes are flattened and both widths made equal: other layouts fall to torch's slow path.
+    Leading axes are flattened, both widths made equal and columns laid next to each other: of other layouts torch's kernel
+    reads other numbers, and its function falls to a slow path.
 
     Parameters
     ----------
@@ -56,7 +58,7 @@ def fused_attention(
     width = -(-width // 8) * 8 if queries.is_cuda else width
 
     def flat(x: Tensor) -> Tensor:
-        x = x.expand(*batch, -1, -1)
+        x = (x if x.stride(-1) == 1 else x.contiguous()).expand(*batch, -1, -1)
         if exporting() and len(batch) == 2:  # which cannot prove that axes of lengths like t + 1 are next to each other
             return x
         return x.reshape(1, math.prod(batch), *x.shape[-2:])
@@ -65,13 +67,20 @@ def fused_attention(
     mask = None if mask is None else flat(mask.to(queries.dtype)).expand(-1, -1, rows, -1)
     if 0 in (*q.shape, *v.shape):  # at which kernels end the process; no units answer with 0, and no number is read
         output = q[..., :0] @ (k[..., ::components, :0].mT @ v)
-    elif components == 1 and not (dropout and q.is_cpu):
+    elif components == 1 and not (q.is_cpu and (dropout or _learns(q, k, v))):
         output = scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=causal, scale=1.0)
     elif q.is_cpu and not dropout and not (mask is not None and mask.requires_grad) and not transformed():
-        output = _MixedKeys.apply(q, k, v, mask, components, causal)
+        output = _Kernel.apply(q, k, v, mask, components, causal)
     else:
         output = _over_repeated_values(q, k, v, mask, components, causal, dropout)
     return _nan_where_lost(output, q, k)[..., :answers].reshape(*batch, rows, answers)
+
+
+def _learns(*given: Tensor) -> bool:
+    """True where a gradient may be asked for, in plain reverse mode."""
+    if torch.compiler.is_compiling() or transformed() or not torch.is_grad_enabled():
+        return False
+    return any(x.requires_grad for x in given)
 
 
 def _nan_where_lost(output: Tensor, queries: Tensor, keys: Tensor) -> Tensor:
@@ -171,20 +180,22 @@ def _components(keys: Tensor, components: int) -> list[Tensor]:
     return [k.contiguous() for k in keys.unflatten(-2, (-1, components)).unbind(-2)]
 
 
-class _MixedKeys(torch.autograd.Function):
+class _Kernel(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, components: int, causal: bool
     ) -> Tensor:
         each = _components(keys, components)
         parts = [_flash(queries, k, values, 0.0, causal, attn_mask=mask, scale=1.0) for k in each]
-        lses = torch.stack([part[1] for part in parts])
-        lse = lses.logsumexp(0)
-        shares = (lses - lse).exp_().unsqueeze(-1)
-        output = parts[0][0].to(shares.dtype).mul_(shares[0])
-        for part, share in zip(parts[1:], shares[1:], strict=True):
-            output.addcmul_(part[0], share)
-        output = output.to(queries.dtype)
+        output, lse = parts[0]
+        if components > 1:
+            lses = torch.stack([part[1] for part in parts])
+            lse = lses.logsumexp(0)
+            shares = (lses - lse).exp_().unsqueeze(-1)
+            output = output.to(shares.dtype).mul_(shares[0])
+            for part, share in zip(parts[1:], shares[1:], strict=True):
+                output.addcmul_(part[0], share)
+            output = output.to(queries.dtype)
         ctx.save_for_backward(queries, keys, values, mask, output, lse)
         ctx.components, ctx.causal = components, causal
         return output
