@@ -23,7 +23,7 @@ from probtx_pyro.inference._program import Parameters, Program, bound, identity,
 from probtx_pyro.inference._start import seeds, starts
 from probtx_pyro.inference._units import volume
 from probtx_pyro.inference.distributed import Together
-from probtx_pyro.ops._numerics import sum_to, values_hidden
+from probtx_pyro.ops._numerics import enable_grad, sum_to, values_hidden
 from probtx_pyro.ops._progress import progress_bar
 
 SAVE_SECONDS = 30.0  # a killed run loses no more than this
@@ -143,7 +143,7 @@ def nuts(
     adapting = Adaptation(begin, num_warmup, target_accept, ADAPTATION[adaptation], together.rows)
     begin = begin.flatten(0, 1)
     # a trajectory may leave the numbers' range, which is a divergence and no error; the start was checked
-    with pyro.validation_enabled(False), torch.enable_grad():
+    with pyro.validation_enabled(False), enable_grad():
         streams = Streams(
             own[mine], problems, begin.shape[1], begin, None if state is None else state["streams"]["used"].numpy()
         )
@@ -236,7 +236,7 @@ class Lanes:
         self.sizes = {name: math.prod(shape) // self.problems.numel() for name, shape in own.items()}
         self.how = "closed form"
         self._evaluate: Evaluation = partial(_differentiated, self._closed)
-        with pyro.validation_enabled(False), torch.enable_grad():
+        with pyro.validation_enabled(False), enable_grad():
             free = {name: self.transforms[name](x).detach() for name, x in starts.items()}
             self.start = self._laid_out(free)
             if problem is None:

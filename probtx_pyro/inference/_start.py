@@ -14,6 +14,7 @@ from probtx_pyro.inference._program import Parameters
 from probtx_pyro.inference.em import climb_from, climbed, require_inside
 from probtx_pyro.models._distributions import FaceDirichlet
 from probtx_pyro.models.priors import bare, without_mode
+from probtx_pyro.ops._numerics import enable_grad
 
 #: sd in unconstrained coordinates, in units: identical starts would hide from R-hat that chains never move
 JITTER = 0.1
@@ -140,7 +141,7 @@ def _climb(found: Parameters) -> dict[str, Tensor]:
         optimizer.zero_grad()
         return climb_from(potential(free), lowest, free.values())
 
-    with torch.enable_grad(), pyro.validation_enabled(False):  # a step may go too far
+    with enable_grad(), pyro.validation_enabled(False):  # a step may go too far
         optimizer.step(loss)  # type: ignore[arg-type]
     return {name: transforms[name].inv(x.detach()) for name, x in free.items()}
 

@@ -21,6 +21,7 @@ from torch.distributions.constraints import Constraint
 
 from probtx_pyro.models._supports import ORDERED, inner
 from probtx_pyro.models.priors import Site
+from probtx_pyro.ops._numerics import enable_grad
 
 UNIT, UNIT_OF = 1000.0, "unit_of_"  # and the name of a guide's buffer that keeps a unit, before that of the site
 ROUNDS, PROBES, TRIES = 8, 2, 60
@@ -147,7 +148,7 @@ def units_of(
 
     def slope(row: Tensor) -> Tensor:
         parts = zip(free.items(), row.split(lengths), strict=True)
-        with torch.enable_grad():
+        with enable_grad():
             point = {name: part.reshape(x.shape).to(x).detach().requires_grad_() for (name, x), part in parts}
             value = potential(point) + sum(0.0 * x.sum() for x in point.values())  # which has a slope in each
             slopes = torch.autograd.grad(value, [*point.values()])

@@ -44,6 +44,7 @@ from probtx_pyro.inference._program import (
 from probtx_pyro.inference._start import seeds, starts
 from probtx_pyro.inference._units import UNIT_OF, MeasuredSites
 from probtx_pyro.models.formulation import Formulation
+from probtx_pyro.ops._numerics import enable_grad
 from probtx_pyro.ops._progress import progress_bar
 
 GUIDES: dict[str, Callable[..., Any]] = {
@@ -150,7 +151,7 @@ def finished(guide: Any, arguments: Arguments) -> Any:
     if not isinstance(guide, AutoLaplaceApproximation):
         return guide
     try:
-        with torch.enable_grad():
+        with enable_grad():
             return guide.laplace_approximation(*arguments)
     except torch.linalg.LinAlgError as error:
         raise ValueError(
@@ -382,7 +383,7 @@ def variational(
         found.require_finite(point, "start")
     record: dict[str, str | int | float] = {"seed": seed, "num_steps": num_steps, "learning_rate": learning_rate}
     record["num_particles"] = num_particles
-    with torch.enable_grad(), pyro.get_param_store().scope():
+    with enable_grad(), pyro.get_param_store().scope():
         torch.manual_seed(own)  # a guide of low rank begins at random numbers
         made = make_guide(found, guide, point)
         name = getattr(made, "__name__", type(made).__name__)

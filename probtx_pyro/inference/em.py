@@ -26,6 +26,7 @@ from probtx_pyro.models._validation import violated
 from probtx_pyro.models.formulation import Data, Formulation
 from probtx_pyro.models.priors import FLAT, Site, arguments_of, as_pyro, bare, in_dtype, require_modes
 from probtx_pyro.ops import FixedPoint, fixed_point, safe_softmax
+from probtx_pyro.ops._numerics import enable_grad
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -346,7 +347,7 @@ def gradient_map(
 
     def loss() -> Tensor:
         optimizer.zero_grad()
-        with torch.enable_grad():
+        with enable_grad():
             state = constrained(free)
             found = objective(state)
             value = -found.sum()

@@ -37,7 +37,7 @@ from probtx_pyro.ops import expected_statistics, fixed_point, gaussian_factor, s
 from probtx_pyro.ops._chunks import over_chunks
 from probtx_pyro.ops._factor import squared_distances
 from probtx_pyro.ops._fixed_point import State
-from probtx_pyro.ops._numerics import common_shape
+from probtx_pyro.ops._numerics import common_shape, enable_grad
 from probtx_pyro.ops._progress import progress_bar
 from probtx_pyro.ops.attention import require_reached
 
@@ -446,7 +446,7 @@ def named(objective: str | Objective) -> Objective:
 def _slope(model: SoftKMeans, x: Tensor, objective: Objective) -> tuple[Tensor, Tensor]:
     """The gradient, and the objective's mean over the points, (...)."""
     batch = common_shape(x.shape[:-2], model.centers.shape[:-2], model.gamma.shape)
-    with torch.enable_grad():
+    with enable_grad():
         centers = model.centers.detach().expand(*batch, -1, -1).clone().requires_grad_()
         value = objective(check.unchecked(SoftKMeans, centers=centers, gamma=model.gamma), x).mean(-1)
         return torch.autograd.grad(value.sum(), centers)[0], value.detach()

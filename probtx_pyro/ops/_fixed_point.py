@@ -167,6 +167,9 @@ def _largest(x: Tensor, active: Tensor) -> Tensor:
 def _differentiable(step: Step, found: FixedPoint, objective: Callable[[State], Tensor] | None) -> FixedPoint:
     """One more step, with autograd, whose backward pass is replaced by the implicit function theorem."""
     names = list(found.state)
+    if not torch.is_grad_enabled():  # the same numbers, inside torch.inference_mode, too
+        after, _ = step(found.state)
+        return _ended(found, {name: after[name] for name in names}, objective)
     inputs = [x.detach().requires_grad_() for x in found.state.values()]
     with torch.enable_grad():
         again, _ = step(dict(zip(names, inputs, strict=True)))
@@ -198,10 +201,15 @@ def _differentiable(step: Step, found: FixedPoint, objective: Callable[[State], 
         )
 
     state = dict(zip(names, _Implicit.apply(solve, *(outer[name] for name in names)), strict=True))
+    return _ended(found, state, objective)
+
+
+def _ended(found: FixedPoint, state: State, objective: Callable[[State], Tensor] | None) -> FixedPoint:
+    """What was found, with another last state."""
     trace = found.objective
     if objective is not None and trace is not None:
         trace = torch.cat([trace[:-1], objective(state).unsqueeze(0)])
-    return FixedPoint(state, trace, found.converged, found.num_steps)
+    return found._replace(state=dict(state), objective=trace)
 
 
 class _Implicit(torch.autograd.Function):

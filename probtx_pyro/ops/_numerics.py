@@ -128,6 +128,13 @@ def transformed() -> bool:
     return torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
 
 
+def enable_grad() -> torch.enable_grad:
+    """Return ``torch.enable_grad()``; inside ``torch.inference_mode``, where that does nothing, raise a RuntimeError."""
+    if torch.is_inference_mode_enabled():
+        raise RuntimeError("gradients are needed, which torch.inference_mode has turned off; use torch.no_grad instead")
+    return torch.enable_grad()
+
+
 def again() -> bool:
     """True in a backward pass whose gradients will be differentiated in their turn, outside of compilers."""
     return torch.is_grad_enabled() and not torch.compiler.is_compiling()

@@ -78,8 +78,8 @@ def tree_marginals(arcs: Tensor, mask: Tensor | None = None, single_root: bool =
     """
     wanted = torch.is_grad_enabled() and arcs.requires_grad
     scores, present = allowed_arcs(arcs, mask)
-    with torch.enable_grad():
-        scores = scores if wanted else scores.detach().requires_grad_()
+    with torch.inference_mode(False), torch.enable_grad():
+        scores = scores if wanted else scores.detach().clone().requires_grad_()
         total = _log_partition(scores, present, single_root).sum()
         (marginals,) = torch.autograd.grad(total, scores, create_graph=wanted)
         # Beyond 1e9 or so an ulp of the scores is a share that can be seen, and the shares of one word may be those of

@@ -32,6 +32,7 @@ from probtx_pyro.data.files import write_bytes
 from probtx_pyro.data.text import Vocabulary, checked_words
 from probtx_pyro.nn import DependencyCRFEncoder, WordTagger
 from probtx_pyro.nn.tasks import is_padding, own_numbers, with_numbers
+from probtx_pyro.ops._numerics import enable_grad
 from probtx_pyro.ops._progress import progress_bar
 from probtx_pyro.train.labelling import Example
 from probtx_pyro.train.loop import CHECKPOINT, RESULTS, Run, new_file, require, tokens_of
@@ -375,7 +376,7 @@ def find_mode(
             history_size=20,
             line_search_fn="strong_wolfe",
         )
-        with torch.enable_grad():
+        with enable_grad():
             optimizer.step(loss)  # type: ignore[arg-type]
             loss()
         slope = max(float(z.grad.abs().max()) for z in free.values() if z.grad is not None)
