@@ -148,9 +148,8 @@ def gradients(
     torch's ``once_differentiable`` does not serve there: of derivatives with respect to *inputs* torch leaves out what
     passes through it, without an error.
     """
-    own = [
-        x if x is None else x.view_as(x) for x in inputs
-    ]  # one input may be made of another: derivatives are partial
+    # derivatives are partial, though one input may have been made of another
+    own = [x if x is None else x.view_as(x) for x in inputs]
     wanted = [x for x in own if x is not None and x.requires_grad]
     found = iter(torch.autograd.grad(function(*own), wanted, gradient, create_graph=True, allow_unused=True))
     return [next(found) if x is not None and x.requires_grad else None for x in inputs]
