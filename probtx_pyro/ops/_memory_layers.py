@@ -135,42 +135,64 @@ def _systems(asked: slice, matrix: Tensor, moment: Tensor, prior: Tensor) -> Sys
 
 def by_cholesky(matrix: Tensor, queries: Tensor) -> tuple[Tensor, Tensor]:
     """Solve exactly. See `Solve`."""
-    if torch.compiler.is_compiling() or transformed():
-        # not linalg.solve, whose second derivative by forward mode twice is wrong in torch 2.13
-        root, failed = torch.linalg.cholesky_ex(matrix)
-        return torch.cholesky_solve(queries.mT, root).mT, failed > 0
-    x, _, failed = _Solution.apply(matrix, queries.mT)
-    return x.mT, failed > 0
-
-
-class _Solution(torch.autograd.Function):
-    """``x = P⁻¹ q`` by a Cholesky factor, with ``dx = P⁻¹(dq - dP x)``: the derivative of the factor is not needed, and
-    would take longer than all the rest.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, matrix: Tensor, right: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        root, failed = torch.linalg.cholesky_ex(matrix)
-        x = torch.cholesky_solve(right, root)
-        ctx.mark_non_differentiable(root, failed)
-        ctx.save_for_backward(matrix, x, root)
-        return x, root, failed
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor, *_: Tensor) -> tuple[Tensor, Tensor]:
-        matrix, x, root = ctx.saved_tensors
-        if torch.is_grad_enabled():  # the gradient is differentiated in its turn, and the factor has none
-            along, *_ = _Solution.apply(matrix, gradient)
-        else:
-            along = torch.cholesky_solve(gradient, root)
-        return -along * x.mT if x.shape[-1] == 1 else -along @ x.mT, along
+    return _solution(_cholesky, matrix, queries)
 
 
 def by_conjugate_gradient(matrix: Tensor, queries: Tensor) -> tuple[Tensor, Tensor]:
-    """Solve until the residual is 1e-6 of the query, 1e-4 in single precision, in at most 2F steps. See `Solve`."""
+    """Solve until the residual is 1e-6 of the query, 1e-4 in single precision, in at most 2F steps; so are gradients.
+    See `Solve`.
+    """
+    return _solution(_conjugate_gradient, matrix, queries)
+
+
+def _cholesky(matrix: Tensor, queries: Tensor, root: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
+    """Solutions (..., n, F), what solves for other queries, and where there are none, (...)."""
+    failed = torch.zeros(matrix.shape[:-2], dtype=torch.int, device=matrix.device)
+    if root is None:  # not linalg.solve, whose second derivative by forward mode twice is wrong in torch 2.13
+        root, failed = torch.linalg.cholesky_ex(matrix)
+    return torch.cholesky_solve(queries.mT, root).mT, root, failed > 0
+
+
+def _conjugate_gradient(matrix: Tensor, queries: Tensor, found: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
+    """As `_cholesky`; nothing serves again."""
     tol = 1e-6 if matrix.dtype == torch.float64 else 1e-4
     x, _ = conjugate_gradient(matrix.unsqueeze(-3), queries, 2 * matrix.shape[-1], tol)
-    return x, torch.zeros(matrix.shape[:-2], dtype=torch.bool, device=matrix.device)
+    return x, x.new_zeros(()), torch.zeros(matrix.shape[:-2], dtype=torch.bool, device=matrix.device)
+
+
+def _solution(
+    solve: Callable[..., tuple[Tensor, Tensor, Tensor]], matrix: Tensor, queries: Tensor
+) -> tuple[Tensor, Tensor]:
+    if torch.compiler.is_compiling() or transformed():
+        x, _, failed = solve(matrix, queries)
+    else:
+        x, _, failed = _Solution.apply(solve, matrix, queries)
+    return x, failed
+
+
+class _Solution(torch.autograd.Function):
+    """``x = P⁻¹ q``, with ``dx = P⁻¹(dq - dP x)``: the derivatives of a factor, or of steps, are not needed, and would take
+    longer than all the rest.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, solve: Callable[..., tuple[Tensor, ...]], matrix: Tensor, queries: Tensor
+    ) -> tuple[Tensor, ...]:
+        x, found, failed = solve(matrix, queries)
+        ctx.mark_non_differentiable(found, failed)
+        ctx.save_for_backward(matrix, x, found)
+        ctx.solve = solve
+        return x, found, failed
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor, *_: Tensor) -> tuple[None, Tensor, Tensor]:
+        matrix, x, found = ctx.saved_tensors
+        if torch.is_grad_enabled():  # the gradient is differentiated in its turn, and a factor has no derivatives
+            along, *_ = _Solution.apply(ctx.solve, matrix, gradient)
+        else:
+            along, *_ = ctx.solve(matrix, gradient, found)
+        return None, -along.mT * x if x.shape[-2] == 1 else -along.mT @ x, along
 
 
 def kalman_gains(
