@@ -139,7 +139,7 @@ def by_cholesky(matrix: Tensor, queries: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def by_conjugate_gradient(matrix: Tensor, queries: Tensor) -> tuple[Tensor, Tensor]:
-    """Solve until the residual is 1e-6 of the query, 1e-4 in single precision, in at most 2F steps; so are gradients.
+    """Solve until the residual is 1e-6 of the query, 1e-4 in single precision, in at most 2F steps, and gradients likewise.
     See `Solve`.
     """
     return _solution(_conjugate_gradient, matrix, queries)
