@@ -67,12 +67,12 @@ def _density(name: str, other: str, column: str) -> Cell:
 
 STATEMENTS = (
     Statement(
-        "README.md", "Whether a second key pays is open",
-        "MGK in half the heads against one Gaussian key in as many, small models, an interval over seeds",
+        "README.md", "has a second key been shown to pay",
+        "MGK in half the heads against one Gaussian key in as many (on long range with the same prior and precision), small models, an interval over seeds",
         (
             _second_key("language models", ("MGK, 4 heads", "one Gaussian key, 4 heads (control)")),
             _second_key("translation", ("MGK, half the heads", "one Gaussian key, half the heads (control)")),
-            _second_key("long range", ("MGK, 4 heads", "one Gaussian key, 4 heads")),
+            _second_key("long range", ("MGK, 4 heads", "one linked key, 4 heads")),
         ),
         "language_modelling, translation, long_range",
     ),

@@ -205,7 +205,7 @@ def _differentiable(step: Step, found: FixedPoint, objective: Callable[[State], 
 
 
 def _ended(found: FixedPoint, state: State, objective: Callable[[State], Tensor] | None) -> FixedPoint:
-    """What was found, with another last state."""
+    """Replace the last state of what was found."""
     trace = found.objective
     if objective is not None and trace is not None:
         trace = torch.cat([trace[:-1], objective(state).unsqueeze(0)])

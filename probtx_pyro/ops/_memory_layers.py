@@ -154,7 +154,7 @@ def _cholesky(matrix: Tensor, queries: Tensor, root: Tensor | None = None) -> tu
 
 
 def _conjugate_gradient(matrix: Tensor, queries: Tensor, found: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
-    """As `_cholesky`; nothing serves again."""
+    """Do as `_cholesky`; nothing serves again."""
     tol = 1e-6 if matrix.dtype == torch.float64 else 1e-4
     x, _ = conjugate_gradient(matrix.unsqueeze(-3), queries, 2 * matrix.shape[-1], tol)
     return x, x.new_zeros(()), torch.zeros(matrix.shape[:-2], dtype=torch.bool, device=matrix.device)
