@@ -1,10 +1,10 @@
 """ListOps by encoders with any attention of the library and by the dependency CRF: accuracy by length, and time and memory by length.
 
-Run with ``python -m benchmarks.long_range [--only ROW ...] [--seeds 0 1 2] [--data listops] [--trials | --speed | --table]``, with
+Run with ``python -m benchmarks.long_range [--only ROW ...] [--seeds N ...] [--data listops] [--trials | --speed | --table]``, with
 $PROBTX_DATA set or a connection. Every finished run is a file of ``results/long_range/``, named by what it is, and is not run
 again; one that was interrupted goes on from its checkpoint in ``benchmarks/cache``. A row needs its trials before its runs.
 
-Protocol, written before any accuracy on the test part was seen.
+Protocol, written before any accuracy on the test part was seen, but for what its last paragraph names.
 
 Data. ``data.load_listops()``: 7,200 expressions to learn from, 800 for dev (a tenth, drawn with a fixed seed), 2,000 for test, in
 tokens without parentheses. Training expressions of more than 400 tokens are dropped (the command prints how many; about 70, 1 %), for
@@ -28,8 +28,8 @@ forward and backward of one sequence of random tokens, candidates interleaved, t
 What was changed, and when. Before any accuracy on test: 4,000 steps for 2,500, and the rate 0.0003 for all rows, when softmax did better
 with 0.001 than with 0.003 on dev. After a table of 4,000 steps with trials of 600 (three seeds, 24 November 2026), because most rows
 still got better at its end, for all rows alike: 8,000 steps, trials of half of it, "one linked key, 4 heads", ten seeds of three rows
-(27 November, before any run of 8,000). After two seeds of that: the rates 0.0001 and 0.1 where an end of `FIRST` was best; the trials
-alone say which, and rows whose rate changed were run again.
+(27 November, before any run of 8,000). After two seeds of that: the rates 0.0001 and 0.1 where an end of `FIRST` was best; in
+no trial were they better.
 
 Expressions of 500 to 2,000 tokens (Long Range Arena): ``--data FOLDER`` with its files basic_train.tsv, basic_val.tsv and
 basic_test.tsv takes the preset "arena", the same rows with more steps. It was never run here; no figure of it is in any table.

@@ -1,7 +1,7 @@
 """Fused attention, ``softmax(queries · keys' + mask) · values`` without a Q x U tensor,
 with one key or several keys a unit.
 
-One key is ``scaled_dot_product_attention``. Softmax over several keys, each unit's keys sharing its value, splits by
+One key is ``scaled_dot_product_attention``, or its kernel where a CPU trains. Softmax over several keys, each unit's keys sharing its value, splits by
 component: with ``o_r`` and ``l_r`` the attention output and log-sum-exp over the r-th keys alone, the output is
 ``Σ_r exp(l_r - l) o_r`` and ``l = logsumexp_r l_r``. The flash kernel's backward pass rebuilds each block of the
 attention as ``exp(logits - l)``: given the *joint* output and log-sum-exp it returns the gradients of the joint
