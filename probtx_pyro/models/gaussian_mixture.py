@@ -61,7 +61,7 @@ from probtx_pyro.ops import (
 )
 from probtx_pyro.ops._chunks import by_scores
 from probtx_pyro.ops._factor import beside
-from probtx_pyro.ops._numerics import HALF, center_of, common_shape, exporting, known, single, transformed
+from probtx_pyro.ops._numerics import HALF, center_of, common_shape, known, single
 from probtx_pyro.ops.attention import key_factor, require_reached
 
 DIAGONAL = Parameter("feature", constraints.positive, Gamma, logarithmic=True, plate=False)  # a metric that is one
@@ -698,8 +698,9 @@ class GaussianMixture(GaussianUnits):
         nudges = torch.zeros_like(start)
         size = max(1, 2**20 // (self.num_units * start.shape[-1]))
         some = torch.arange(queries.shape[-2], device=queries.device)
-        if not transformed() and not exporting():
-            some = some[suspect.reshape(-1, len(some)).any(0)]
+        rows_stuck = suspect.reshape(-1, len(some)).any(0)
+        if known(rows_stuck.any(), otherwise=False):
+            some = some[rows_stuck]
         for rows in some.split(size):
             _, hessian, mean_precision = self._for_queries(rows)._curvature(queries[..., rows, :], start[..., rows, :])
             height, direction = torch.linalg.eigh(hessian)

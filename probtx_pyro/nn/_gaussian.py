@@ -20,7 +20,7 @@ from probtx_pyro.nn._module import made
 from probtx_pyro.nn.attention import Answers, Attention, Units, explicit
 from probtx_pyro.ops import Factor, attend, log_joint
 from probtx_pyro.ops._chunks import Reduction, assigned_outputs, log_sum
-from probtx_pyro.ops._numerics import drop, single
+from probtx_pyro.ops._numerics import drop, single, unrounded
 from probtx_pyro.ops.attention import dot_product_attention, key_factor
 
 Model = models.GaussianMixture | models.GaussianKeys
@@ -326,7 +326,7 @@ class GaussianAttention(Attention):
 
     def _asked(self, queries: Tensor, units: Units, values: Tensor, masks: Masks, need_weights: bool) -> Answers:
         alive, dtype = masks.alive(queries.shape[-2]), values.dtype
-        with torch.autocast(queries.device.type, enabled=False):
+        with unrounded(queries.device):
             model, asked = self.attending(single(queries), units, single(values), masks)
             alone, known = asked.dim() > queries.dim(), masks.known(asked)  # every query has units of its own
             answers, weights = self.ask(model, asked, need_weights, *(x.unsqueeze(3) if alone else x for x in known))

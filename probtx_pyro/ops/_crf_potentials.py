@@ -134,7 +134,7 @@ class Potentials(NamedTuple):
     @property
     def parts(self) -> list[int]:
         """Number of slots of each choice that a word makes in a channel: [S], or with ``split`` [S - M, M]."""
-        heads = self.unary.shape[-2] + (self.root is not None)
+        heads = self.unary.shape[-2] + int(self.root is not None)
         nodes = 0 if self.memory is None else self.memory.shape[-2]
         return [heads, nodes] if self.split else [heads + nodes]
 

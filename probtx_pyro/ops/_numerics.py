@@ -25,10 +25,14 @@ def single(x: Tensor) -> Tensor:
     return x.float() if x.dtype in HALF else x
 
 
+def autocasts(device: torch.device) -> bool:
+    """True where autocast is on; the meta device has none."""
+    return torch.amp.is_autocast_available(device.type) and torch.is_autocast_enabled(device.type)
+
+
 def unrounded(device: torch.device) -> AbstractContextManager[object]:
     """Return the context in which autocast rounds nothing: of products whose large terms cancel."""
-    kind = device.type
-    return torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext()
+    return torch.autocast(device.type, enabled=False) if autocasts(device) else nullcontext()
 
 
 def safe_softmax(scores: Tensor) -> tuple[Tensor, Tensor]:
@@ -106,7 +110,8 @@ def sum_to(x: Tensor, shape: torch.Size | tuple[int, ...]) -> Tensor:
 
 def known(condition: Tensor, otherwise: bool) -> bool:
     """The boolean that a tensor of one element holds;
-    ``otherwise`` inside ``torch.func.vmap``, ``torch.export`` and ``make_fx``, which hide values.
+    ``otherwise`` inside ``torch.func.vmap``, ``torch.export`` and ``make_fx``, which hide values, and without any, on
+    the meta device and of fake tensors.
     """
     if exporting():
         return otherwise
@@ -119,13 +124,15 @@ def known(condition: Tensor, otherwise: bool) -> bool:
 
 
 def values_hidden(error: RuntimeError) -> bool:
-    """True of the error that ``torch.func.vmap`` or ``make_fx`` raises where a number is read from a tensor."""
-    return "vmap" in str(error) or "tracing tensor" in str(error)
+    """True of the error that is raised where a number is read from a tensor which hides it, or has none."""
+    return any(word in str(error) for word in ("vmap", "tracing tensor", "meta tensor", "_local_scalar_dense"))
 
 
 def transformed() -> bool:
-    """True inside ``torch.func.vmap``, ``grad`` and the like, and in forward mode: they need plain operations of torch."""
-    return torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
+    """True inside ``torch.func.vmap``, ``grad`` and the like, in forward mode and ``torch.jit.trace``: they need plain
+    operations of torch.
+    """
+    return torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0 or torch.jit.is_tracing()
 
 
 def enable_grad() -> torch.enable_grad:

@@ -13,6 +13,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from probtx_pyro.ops._numerics import known
+
 
 class Pairs(NamedTuple):
     """Pairs of a memory, step by step, broadcast over the leading axes.
@@ -384,11 +386,11 @@ def conjugate_gradient(matrix: Tensor, right: Tensor, num_steps: int, tol: float
     least, taken = tol**2 * energy, torch.zeros_like(energy, dtype=torch.long)
     for _ in range(num_steps):
         going = energy > least
-        if not bool(going.any()):
+        if not known(going.any(), otherwise=True):
             break
         along = (matrix @ direction.unsqueeze(-1)).squeeze(-1)
         curvature = (direction * along).sum(-1, keepdim=True)
-        if bool((going & ~(curvature > 0)).any()):
+        if known((going & ~(curvature > 0)).any(), otherwise=False):
             raise ValueError("conjugate gradients met a matrix that is not positive definite; raise prior_precision")
         step = torch.where(going, energy / torch.where(going, curvature, 1.0), 0.0)
         x, residual = x + step * direction, residual - step * along

@@ -18,7 +18,7 @@ from probtx_pyro.ops._arc_kernel.arcs import Arcs, Weights
 from probtx_pyro.ops._arc_kernel.distance_groups import Groups
 from probtx_pyro.ops._arc_kernel.full_rank import FullRank
 from probtx_pyro.ops._arc_kernel.low_rank import LowRank
-from probtx_pyro.ops._numerics import unrounded
+from probtx_pyro.ops._numerics import autocasts, unrounded
 from probtx_pyro.ops.dependency_crf import Choices, Potentials, Rule, State, group_of
 
 AT_ONCE = 2**18  # numbers: channels are taken together as long as their features are few enough for a core's cache
@@ -67,8 +67,7 @@ class Prepared(NamedTuple):
 
 def precision(x: Tensor) -> torch.dtype:
     """The dtype in which matrix products are made: under autocast, its own."""
-    kind = x.device.type
-    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
+    return torch.get_autocast_dtype(x.device.type) if autocasts(x.device) else x.dtype
 
 
 class Channels(NamedTuple):
