@@ -38,7 +38,7 @@ class Alone(torch.nn.Module):
 
 @pytest.mark.parametrize(
     ("mode", "need_weights"),
-    [(lambda: torch.device("meta"), False), (FakeTensorMode, True)],
+    [(lambda: torch.device("meta"), False), pytest.param(FakeTensorMode, True, marks=pytest.mark.slow)],
     ids=["meta", "fake, weights"],
 )
 @every
