@@ -364,7 +364,8 @@ class Rows:
 def conjugate_gradient(matrix: Tensor, right: Tensor, num_steps: int, tol: float = 1e-14) -> tuple[Tensor, Tensor]:
     """Solve ``P x = q`` of positive definite matrices by at most so many steps of conjugate gradients, from 0.
 
-    Each problem stops by itself where ``|r| <= tol |q|``. ``q'x`` rises to ``q'P⁻¹q`` from below.
+    Each problem stops by itself where ``|r| <= tol |q|``. ``q'x`` rises to ``q'P⁻¹q`` from below. Where values are hidden
+    (``torch.export``, the meta device) the loop makes all steps, and does not refuse a matrix that is not positive definite.
 
     Parameters
     ----------

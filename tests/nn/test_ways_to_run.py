@@ -1,6 +1,9 @@
 """Layers where there are no numbers (the meta device, fake tensors), traced by torch.jit, and in several threads at once."""
 
+import subprocess
+import sys
 import threading
+from pathlib import Path
 
 import pytest
 import torch
@@ -68,6 +71,29 @@ def test_traced(name):
     traced = torch.jit.trace(layer, torch.randn(2, 5, E), check_trace=False)
     for _ in range(2):  # the second run is an optimised one
         assert_equal(traced(x), layer(x), 10 * layer(x))
+
+
+EXPORTED = """
+import sys
+import torch
+from test_ways_to_run import Alone
+layer = Alone(sys.argv[1]).eval()
+exported = torch.export.export(layer, (torch.randn(2, 5, 8),)).module()
+x = torch.randn(2, 5, 8)
+torch.testing.assert_close(exported(x), layer(x))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["map", "regression-memory", "gated delta", "conjugate gradients"])
+def test_exported_with_one_shape(name):
+    """What does not export with shapes that vary. In a process of its own, without the shape checks of the tests; float32, by torch's own bounds."""
+    here = Path(__file__).parent
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", EXPORTED, name],
+        capture_output=True, text=True, env={"PYTHONPATH": f"{here}:{here.parent}", "PATH": ""},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-2000:]
 
 
 @pytest.mark.parametrize("gradients", [False, True], ids=["", "gradients"])
