@@ -86,6 +86,7 @@ def test_parts_teach_what_the_whole_does(units):
     assert parts.temperature_ == pytest.approx(whole.temperature_, rel=1e-6)
 
 
+@pytest.mark.slow
 def test_the_default_depends_on_the_number_of_rows(monkeypatch):
     monkeypatch.setattr("probtx_pyro.apps.memory._classifier._ALL_ROWS", 144)
     x, y = blobs(150)

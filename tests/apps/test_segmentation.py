@@ -377,6 +377,7 @@ def test_a_class_does_not_live_where_no_mark_of_it_is():
     assert (answer.mask[other] == 1).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [pytest.param((1000, 2600), marks=pytest.mark.slow), (2001, 1001)])
 def test_large_pictures_are_worked_on_smaller_and_answered_in_full(size):
     y, x = np.mgrid[: size[0], : size[1]]

@@ -36,6 +36,7 @@ def simulated(draw, seeds, items, run, item, both):
     return gains(*figures, rows)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("run", "item", "both"),
     [(0.02, 1.0, 1.0), (0.2, 1.0, 0.5), (0.0, 0.5, 1.0)],
@@ -52,6 +53,7 @@ def test_an_interval_covers_another_draw_of_seeds_and_items(run, item, both):
         assert without > stats.binom.ppf(0.999, trials, 0.05)
 
 
+@pytest.mark.slow
 def test_an_interval_finds_a_difference_as_often_as_a_t_test():
     """Where seeds decide, the words are those of the t test but for the jackknife's share: no loss of more than a tenth."""
     draw, found, theirs = np.random.default_rng(1), 0, 0

@@ -43,7 +43,9 @@ VERBS = {
     "nuts": lambda p, q: inference.nuts(p, q, num_samples=3, num_warmup=3, num_chains=1, seed=0, **QUIET).samples[
         "keys"
     ],
-    "variational": lambda p, q: inference.variational(p, q, num_steps=3, seed=0, **QUIET).draws.samples["keys"],
+    "variational": lambda p, q: inference.variational(p, q, num_steps=3, num_samples=3, seed=0, **QUIET).draws.samples[
+        "keys"
+    ],
 }
 NEED_GRADIENTS = "gibbs", "nuts", "variational"  # Gibbs for its start, a mode
 

@@ -137,6 +137,7 @@ def test_predictions_average_over_the_posterior():
     assert_equal(known.log_evidence, density, operations=4096)
 
 
+@pytest.mark.slow
 @cases
 def test_samplers_are_calibrated_and_the_joint_test_passes(case):
     posterior, data = CASES[case]

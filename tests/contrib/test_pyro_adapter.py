@@ -38,6 +38,7 @@ def calibrated(adapter, simulations, transform=lambda name, x: x, seed=0, **opti
     return {name: np.stack(x) for name, x in ranks.items()}
 
 
+@pytest.mark.slow
 def test_an_exact_kernel_is_calibrated():
     ranks = calibrated(PyroAdapter(ExactNormal(normal_mean), DATA, None, 0), 100, num_samples=49, warmup_steps=0)
     assert results.uniformity(ranks["mu"], 49) > FALSE_ALARM_RATE

@@ -66,7 +66,7 @@ def test_adapt_serves_months_in_seconds_since_1970():
     torch.testing.assert_close(found.key_precision * month**2, base.key_precision, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("c", (1e-12, 1e3))
+@pytest.mark.parametrize("c", [pytest.param(1e-12, marks=pytest.mark.slow), 1e3])
 def test_nuts_draws_the_same(c):
     drawn = {of: inference.nuts(*posterior(of), num_samples=10, num_warmup=30, num_chains=2, seed=0) for of in (1.0, c)}
     assert_scaled(drawn[c].samples, c, drawn[1.0].samples)
@@ -76,7 +76,7 @@ def test_nuts_draws_the_same(c):
     assert moved.abs().max() < 1e-3
 
 
-@pytest.mark.parametrize("c", (1e-3, 1e12))
+@pytest.mark.parametrize("c", [pytest.param(1e-3, marks=pytest.mark.slow), 1e12])
 @pytest.mark.parametrize("guide", ["normal", "low_rank", "laplace", "delta"])
 def test_guides_are_the_same(guide, c, tmp_path):
     options = {"guide": guide, "num_steps": 30, "num_samples": 5, "start": "map", "seed": 0, "learning_rate": 0.01}
@@ -116,6 +116,7 @@ def test_features_may_differ_in_unit():
         torch.testing.assert_close(x, y, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_a_program_of_ones_own_is_measured_too():
     c = 1e-6
 

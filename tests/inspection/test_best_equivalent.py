@@ -123,6 +123,7 @@ def test_moments_of_the_mixture_are_those_of_the_queries(metric, causal):
         np.testing.assert_allclose(np.trace(second), np.trace(seen), atol=FOUND)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("metric", [*METRICS[:-1], pytest.param(METRICS[-1], marks=pytest.mark.slow)])
 def test_a_general_optimizer_finds_the_same_maximum_from_anywhere(metric):
     one, features = head(causal=True), 3

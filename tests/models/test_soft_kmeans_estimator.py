@@ -20,7 +20,12 @@ from probtx_pyro.models import SoftKMeansEstimator
 
 FACES = {"learned": None, "soft": 1.0, "k-means": math.inf}
 CHECKS = [
-    pytest.param(check, estimator, id=f"{getattr(check, 'func', check).__name__}-{number}-{face}")
+    pytest.param(
+        check,
+        estimator,
+        id=f"{getattr(check, 'func', check).__name__}-{number}-{face}",
+        marks=() if face == "learned" else pytest.mark.slow,
+    )
     for face, gamma in FACES.items()
     for number, (estimator, check) in enumerate(
         estimator_checks_generator(SoftKMeansEstimator(gamma=gamma), mark="skip")

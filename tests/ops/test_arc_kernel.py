@@ -52,7 +52,12 @@ RULES = {  # of labels, of heads
 }  # fmt: skip
 SCHEDULES = ["asynchronous", "synchronous", "sequential"]
 schedules = pytest.mark.parametrize("schedule", SCHEDULES)
-CASES = [(p, r) for p in PROBLEMS for r in RULES if r in ("full", "all") or p == "everything"]
+CASES = [
+    pytest.param(p, r, marks=pytest.mark.slow if p != "everything" and r == "all" else ())
+    for p in PROBLEMS
+    for r in RULES
+    if r in ("full", "all") or p == "everything"
+]
 problems = pytest.mark.parametrize("problem", PROBLEMS)
 together = pytest.mark.parametrize("numbers", [2**18, 1], ids=["channels together", "channels one by one"])
 

@@ -59,7 +59,9 @@ def by_loops(problem, schedule, options, normalizer):
 
 
 CASES = [
-    (problem, options, normalizer)
+    pytest.param(
+        problem, options, normalizer, marks=pytest.mark.slow if problem != "everything" and options == "all" else ()
+    )
     for problem in PROBLEMS
     for options in OPTIONS
     for normalizer in NORMALIZERS

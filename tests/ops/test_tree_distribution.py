@@ -180,6 +180,7 @@ def test_shapes_are_checked():
         ops.tree_entropy(torch.full((3, 4), torch.inf))
 
 
+@pytest.mark.slow
 @roots
 @pytest.mark.parametrize("forbidden", [0.0, 0.3])
 def test_trees_are_drawn_as_often_as_they_are_probable(single_root, forbidden):

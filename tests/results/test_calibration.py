@@ -56,6 +56,7 @@ def run(program, *arguments, sampler=None, simulations=50, seed=0, **options):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("simulations", "draws"), [(50, 9), (200, 63)])
 def test_the_band_holds_as_often_as_it_says(simulations, draws):
     """Against simulation; 4 standard errors of the share that leaves the band."""
@@ -96,6 +97,7 @@ def test_gibbs_is_calibrated_in_every_parameter():
     assert "Gibbs: calibrated in 50 simulations" in str(found)
 
 
+@pytest.mark.slow
 def test_gaussian_keys_with_a_mask_are_calibrated():
     """Two components a unit, one unit masked: its weight is always 0, a tie that is broken at random."""
     keys = torch.tensor([[[-3.0], [-1.0]], [[1.0], [3.0]], [[0.0], [9.0]]])

@@ -78,6 +78,7 @@ FAULTS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in EXACT if name != "die"])  # which the slow one below has
 def test_exact_posteriors_have_uniform_p_values(name):
     """Of 100 checks, by the band that holds the distribution of uniform numbers at all places with chance .999."""
