@@ -2,8 +2,8 @@
 
 ``python -m benchmarks.posterior [--quick] [--case NAME] [--sampler NAME ...]``, on one thread: 8 keys in two dimensions, 200 queries
 drawn around them with variance 1/4, Normal prior of precision 4 around the true keys, uniform weights; seed 0. The key precisions are known ("conjugate"), or
-have a LogNormal prior around the truth, log sd 1/2 ("not conjugate"), where there is no Gibbs sampler. NumPyro is timed after its
-compilation. Pyro's NUTS samples the same collapsed program, one chain. The effective sample size is ArviZ's bulk ESS of each
+have a LogNormal prior around the truth, log sd 1/2 ("not conjugate"), where there is no Gibbs sampler. NumPyro and what is
+"compiled" are timed after the compilation. Pyro's NUTS samples the same collapsed program, one chain. The effective sample size is ArviZ's bulk ESS of each
 number, over all chains, of the draws after warmup; the seconds are those of the draws and of the warmup. Chains of `inference.nuts`
 have its defaults; the others start at the prior means: from random starts NumPyro's chains were caught in other modes.
 
@@ -61,9 +61,10 @@ def bayesian(posed: Problem, free: bool) -> models.Bayesian:
 def ours(sampler: Callable[..., inference.Draws], posed: Problem, free: bool, **options: Any) -> Run:
     def run(seed: int) -> Arrays:
         draws = sampler(bayesian(posed, free), posed.queries, seed=seed, progress=False, **options)
-        return {name: x.numpy() for name, x in draws.samples.items()} | {
-            name: x.numpy() for name, x in draws.statistics.items() if name == "diverging"
-        }
+        found = {name: x.numpy() for name, x in draws.samples.items()}
+        compiling = np.asarray(draws.record.get("compile_seconds", 0.0))
+        found |= {name: x.numpy() for name, x in draws.statistics.items() if name == "diverging"}
+        return found | {"compiling": compiling}
 
     return run
 
@@ -130,7 +131,8 @@ def numpyro_nuts(posed: Problem, free: bool, chains: int, draws: int, warmup: in
 def measured(case: str, name: str, run: Run, seed: int) -> dict[str, Any]:
     start = time.perf_counter()
     draws = dict(run(seed))
-    seconds = time.perf_counter() - start
+    compiling = float(draws.pop("compiling", np.zeros(())))
+    seconds = time.perf_counter() - start - compiling
     diverging = draws.pop("diverging", None)
     data = arviz.convert_to_dataset(draws)
     keys = draws["keys"]
@@ -139,7 +141,7 @@ def measured(case: str, name: str, run: Run, seed: int) -> dict[str, Any]:
     row = {
         "case": case, "sampler": name, "seed": seed, "chains": len(keys), "draws": keys.shape[1], "seconds": round(seconds, 3),
         "smallest ESS": round(ess), "smallest ESS per second": round(ess / seconds, 1), "R-hat": rhat and round(rhat, 4),
-        "divergences": None if diverging is None else int(diverging.sum()),
+        "divergences": None if diverging is None else int(diverging.sum()), "compiling": round(compiling, 1),
         "seconds per 1000 draws": round(1000 * seconds / keys.shape[0] / keys.shape[1], 4),
         "mean": keys.mean((0, 1)).ravel().round(4).tolist(),
     }  # fmt: skip
@@ -157,15 +159,17 @@ def samplers(case: str, scale: int) -> dict[str, Callable[[], Run]]:
     double = Problem(*(x.double() for x in problem()))
     draws, warmup = 1000 // scale, 500 // scale
 
-    def nuts(posed: Problem, chains: int) -> Callable[[], Run]:
+    def nuts(posed: Problem, chains: int, **options: Any) -> Callable[[], Run]:
         short = {} if scale == 1 else {"num_samples": draws, "num_warmup": warmup}
-        return partial(ours, inference.nuts, posed, free, num_chains=chains, **short)
+        return partial(ours, inference.nuts, posed, free, num_chains=chains, **short, **options)
 
     found: dict[str, Callable[[], Run]] = {
         "NUTS, 64 chains": nuts(single, 64),
         "NUTS, 64 chains, float64": nuts(double, 64),
         "NUTS, 4 chains": nuts(single, 4),
         "NUTS, 1 chain": nuts(single, 1),
+        "NUTS, 64 chains, compiled": nuts(single, 64, compile=True),
+        "NUTS, 4 chains, compiled": nuts(single, 4, compile=True),
         "Pyro NUTS, 1 chain": partial(pyro_nuts, single, free, draws, warmup),
     }
     if not free:

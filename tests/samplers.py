@@ -1,5 +1,6 @@
 """What tests of samplers take from inside `inference`, in one place: coordinates, starts, lanes, the sampler itself."""
 
+import pyro
 import torch
 from tolerances import assert_equal
 
@@ -21,7 +22,40 @@ __all__ = [
     "identity",
     "parameters",
 ]
-__all__ += ["assert_lanes_are_the_program", "seeds", "starts", "windows"]
+__all__ += [
+    "assert_lanes_are_the_program",
+    "assert_recorded",
+    "assert_same_evaluation",
+    "points_of",
+    "seeds",
+    "starts",
+    "windows",
+]
+
+
+def points_of(lanes):
+    """Rows at the start, beside it, and one far off."""
+    far = lanes.start.clone()
+    far[1] = -1e4
+    return lanes.start, lanes.start + 0.1, far
+
+
+def assert_same_evaluation(found, expected):
+    """Energies and slopes, of which the same lanes have none."""
+    some = torch.isfinite(expected[0])
+    assert torch.equal(torch.isfinite(found[0]), some)
+    for x, y in zip(found, expected, strict=True):
+        assert_equal(x[some], y[some], expected[0][some], operations=1024)
+
+
+def assert_recorded(posterior, data):
+    """The operations that `nuts(compile=True)` compiles are the density and its gradient, wherever chains are."""
+    found = parameters(posterior, tuple(data)).in_units()
+    lanes = Lanes(found, starts(found, 3, "formulation", 0))
+    with pyro.validation_enabled(False):
+        recorded = lanes.recorded(lanes.start)
+        for rows in points_of(lanes):
+            assert_same_evaluation(recorded(rows), lanes(rows))
 
 
 def assert_lanes_are_the_program(posterior, data):

@@ -39,7 +39,7 @@ from probtx_pyro.models.formulation import (
     NormalTerms,
     WishartTerms,
 )
-from probtx_pyro.models.priors import Site, bare
+from probtx_pyro.models.priors import Site, bare, unchecked
 from probtx_pyro.ops import safe_ratio, safe_softmax
 from probtx_pyro.ops._numerics import common_shape, known, sum_to
 
@@ -276,6 +276,14 @@ class Problem:
         """The same with other data of the same shapes, not checked."""
         other = copy(self)
         other.data = data
+        return other
+
+    def unchecked(self) -> "Problem":
+        """The same, whose priors do not look whether numbers are on their supports."""
+        other = copy(self)
+        other.sites = {
+            name: site._replace(distribution=unchecked(site.distribution)) for name, site in self.sites.items()
+        }
         return other
 
     def over(self, total: Total | None) -> "Problem":

@@ -10,6 +10,7 @@ from probtx_pyro.models import _validation as check
 from probtx_pyro.models.gaussian_mixture import GaussianMixture
 from probtx_pyro.models.mixture import Centers, Maybe, Mixture
 from probtx_pyro.ops import Factor
+from probtx_pyro.ops._numerics import known
 
 WITHOUT_DENSITY = ("attention", "expected_outputs", "plates", "guide")  # what the limit without a density still has
 
@@ -43,7 +44,7 @@ class ReducedMixture(Mixture):
     @property
     def hard(self) -> bool:
         """True where the sharpness is infinite."""
-        return bool(self.SHARPNESS) and bool(getattr(self, self.SHARPNESS).isinf().any())
+        return bool(self.SHARPNESS) and known(getattr(self, self.SHARPNESS).isinf().any(), otherwise=False)
 
     def _validate_sharpness(self) -> None:
         sharpness = getattr(self, self.SHARPNESS)

@@ -59,9 +59,9 @@ class CholeskyCoordinates(Transform):
         and one more for each logarithm. Shape (...).
         """
         size = y.shape[-1]
-        rows, columns = torch.tril_indices(size, size, device=x.device)
-        logs = x[..., rows == columns]
-        powers = torch.arange(size + 1, 1, -1, dtype=x.dtype, device=x.device)
+        place = torch.arange(size, device=x.device)
+        logs = x[..., place * (place + 3) // 2]
+        powers = size + 1 - place.to(x.dtype)
         return size * math.log(2.0) + (powers * logs).sum(-1)
 
     def forward_shape(self, shape):
@@ -71,6 +71,15 @@ class CholeskyCoordinates(Transform):
     def inverse_shape(self, shape):
         """(..., D, D) to (..., D(D+1)/2)."""
         return torch.Size((*shape[:-2], shape[-1] * (shape[-1] + 1) // 2))
+
+
+def lies_on(support: Constraint, x: Tensor) -> Tensor:
+    """True where values (..., *event) lie on a support, (...); of a matrix known to be symmetric, and without a look at its
+    numbers, which torch's own check takes.
+    """
+    if isinstance(support, type(constraints.positive_definite)):
+        return torch.linalg.cholesky_ex(x).info == 0
+    return support.check(x)
 
 
 def _side(count: int) -> int:

@@ -4,6 +4,7 @@ laid out on the axes that the formulation's table names.
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping
+from copy import copy
 from functools import lru_cache
 from typing import Any, NamedTuple, cast
 
@@ -46,6 +47,14 @@ class Site(NamedTuple):
 
     distribution: TorchDistribution
     initial: Tensor
+
+
+def unchecked(prior: Any) -> Any:
+    """Return a distribution that does not look whether numbers are on its support, nor do those within it."""
+    other = copy(prior)
+    vars(other).update({name: unchecked(x) for name, x in vars(prior).items() if isinstance(x, Distribution)})
+    other._validate_args = False
+    return other
 
 
 def as_pyro(prior: Distribution) -> TorchDistribution:

@@ -17,7 +17,16 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from probtx_pyro.ops._factor import Factor, Squares, beside, logits_of
-from probtx_pyro.ops._numerics import common_shape, exporting, known, log_sum, safe_softmax, single, unrounded
+from probtx_pyro.ops._numerics import (
+    common_shape,
+    exporting,
+    known,
+    log_sum,
+    safe_softmax,
+    single,
+    transformed,
+    unrounded,
+)
 from probtx_pyro.typing import LogPrior, Outputs, PerQuery
 
 CHUNK_ELEMENTS = 2**19  # entries of W at a time: what stays in a processor's second cache
@@ -125,13 +134,14 @@ def over_chunks(
         joined, sums = zip(*pieces, strict=True)
         return torch.cat(joined, axis - 2), None if sums[0] is None else torch.cat(sums, axis - 2)
     size = max(1, elements // (max(1, batch.numel()) * width))
-    recompute = queries > size and torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
+    differentiable = torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
+    recompute = differentiable and queries > size and not transformed()  # inside torch.func.grad nothing can be
     found, total, same = [], None, list(shared)
     for start in range(0, max(1, queries), size):
         part = [_slice(x, -2, start, size) for x in by_query]
         piece, sums = checkpoint(function, part, same, use_reentrant=False) if recompute else function(part, same)
         found.append(piece)
-        total = sums if total is None else (total + sums if recompute else total.add_(sums))
+        total = sums if total is None else (total + sums if differentiable else total.add_(sums))
     return found[0] if len(found) == 1 else torch.cat(found, -2), total
 
 

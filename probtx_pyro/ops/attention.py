@@ -27,7 +27,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import one_hot
 
 from probtx_pyro.ops._chunks import by_scores
 from probtx_pyro.ops._factor import Factor, Squares, beside, far_apart, scores_of, squares_apart, whiten
@@ -135,7 +134,7 @@ def categorical_factor(labels: Tensor, probs: Tensor, observed: Tensor | None = 
     factor
         Statistics (..., Q, K), one wider with ``observed``, parameters to match, bias (..., U).
     """
-    statistics = one_hot(labels, probs.shape[-1]).to(probs.dtype)
+    statistics = (labels.unsqueeze(-1) == torch.arange(probs.shape[-1], device=labels.device)).to(probs.dtype)
     parameters, never = torch.where(probs > 0, probs, 1.0).log(), (probs == 0).to(probs.dtype)
     some = known((never > 0).any(), otherwise=True)
     bias = probs.new_zeros(probs.shape[:-1])

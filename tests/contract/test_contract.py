@@ -291,6 +291,24 @@ def test_a_tensor_with_leading_axes_of_its_own_makes_a_stack_of_problems(row, dt
             assert_equal(found.expand(singles.shape), singles, operations=256)
 
 
+@rows(lambda row: row.density)
+def test_gradients_by_torch_func_where_queries_come_in_pieces(row, monkeypatch):
+    """Inside ``torch.func.grad`` no piece can be made again in the backward pass."""
+    monkeypatch.setattr("probtx_pyro.ops._chunks.CHUNK_ELEMENTS", 8)
+    formulation, *data = row.draw(generator(17))
+    observations = formulation.observations(formulation.bind(*data[: max(row.parts)]))
+    for field, x in vars(formulation).items():
+        if isinstance(x, torch.Tensor) and x.is_floating_point() and field in formulation.parameters():
+
+            def total(x, field=field):
+                return formulation.with_parameters({field: x}).log_density(*observations).sum()
+
+            point = x.detach().clone().requires_grad_()
+            if (density := total(point)).requires_grad:  # some say nothing of these data
+                (expected,) = torch.autograd.grad(density, point)
+                assert_equal(torch.func.grad(total)(x), expected, density, operations=1024)
+
+
 DRAWS = {name: row.draw for name, row in ROWS.items()} | MEMORIES
 NO_TENSOR = {"lists": torch.Tensor.tolist, "arrays": torch.Tensor.numpy, "a text": lambda x: "1"}
 

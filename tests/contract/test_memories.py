@@ -16,7 +16,7 @@ from formulations import MEMORIES, priors_of
 from gaussian_process import GaussianProcess
 from pyro import poutine
 from pyro.distributions import Beta, Gamma
-from samplers import assert_lanes_are_the_program
+from samplers import assert_lanes_are_the_program, assert_recorded
 from strategies import generator
 from tolerances import assert_equal
 
@@ -54,6 +54,12 @@ def test_adapt_climbs_and_converts(name):
     assert fit.objective[-1] > fit.objective[0] + 1e-3 and torch.isfinite(fit.objective).all()
     found = results.to_inference_data(fit, *pairs)["point_estimate"]
     assert found["log_evidence"].dims == ("step",) and "attention" not in found
+
+
+@memories
+@pytest.mark.slow
+def test_the_operations_of_the_density_can_be_recorded(name):
+    assert_recorded(*posterior_of(name))
 
 
 @verbs

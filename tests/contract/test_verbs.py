@@ -8,7 +8,7 @@ import torch
 from formulations import ROWS, hash_table, hopfield, priors_of, soft_kmeans
 from pyro import poutine
 from pyro.distributions import Gamma, Normal
-from samplers import assert_lanes_are_the_program
+from samplers import assert_lanes_are_the_program, assert_recorded
 from strategies import generator
 
 from probtx_pyro import inference, models, results
@@ -92,6 +92,13 @@ def test_the_density_of_many_chains_is_that_of_the_program_at_each(row, batch):
     """Over R^n, Jacobians included, with its gradient: what NUTS moves by, against runs of the Pyro program."""
     posterior, data = posterior_of(row, batch=batch)
     assert_lanes_are_the_program(posterior, data)
+
+
+@densities
+@pytest.mark.slow
+def test_the_operations_of_the_density_can_be_recorded(row):
+    """None looks at a number: what is recorded at the start is the density elsewhere, and off a support."""
+    assert_recorded(*posterior_of(row))
 
 
 @densities

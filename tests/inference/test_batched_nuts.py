@@ -8,7 +8,17 @@ import pyro.distributions as dist
 import pytest
 import torch
 from pyro.distributions import Gamma, LogNormal, Normal
-from samplers import Adaptation, BatchedNUTS, Lanes, Streams, parameters, starts, windows
+from samplers import (
+    Adaptation,
+    BatchedNUTS,
+    Lanes,
+    Streams,
+    assert_same_evaluation,
+    parameters,
+    points_of,
+    starts,
+    windows,
+)
 from strategies import generator, problem
 from tolerances import FALSE_ALARM_RATE, assert_equal
 
@@ -403,6 +413,57 @@ def test_a_replay_is_of_its_own_number_of_rows_and_the_program_of_others():
         for rows in (slice(3), slice(1, 3)):
             for x, y in zip(lanes(lanes.start[rows]), expected, strict=True):
                 assert torch.allclose(x, y[rows], rtol=1e-12)
+
+
+def batch_of_two():
+    mixture, *data = problem(generator(2), batch=(2,))
+    return models.bayesian(mixture, keys=Normal(0.0, 2.0), key_precision=LogNormal(0.0, 1.0)), *data
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("program", "how"), [
+    (batch_of_two, "closed form, compiled"), (hierarchical, "program by vmap, compiled"),
+], ids=["closed form", "hierarchy"])  # fmt: skip
+def test_compiled_lanes_are_the_lanes(program, how):
+    """Of any number of rows, and off a support."""
+    program, *data = program()
+    found = parameters(program, tuple(data))
+    lanes, compiled = (Lanes(found, starts(found, 3, "prior", 0)) for _ in range(2))
+    with pyro.validation_enabled(False):
+        compiled.compile(compiled.start)
+        assert compiled.how == how
+        for rows in (*points_of(lanes), lanes.start[:2]):
+            assert_same_evaluation(compiled(rows), lanes(rows))
+
+
+@pytest.mark.slow
+def test_compiled_chains_take_the_same_steps(tmp_path):
+    """In float64 few short trees keep most digits; a run that was killed goes on, and not to one that is not compiled."""
+    options = {"num_samples": 5, "num_warmup": 5, "num_chains": 3, "seed": 0, "max_tree_depth": 3}
+    plain = inference.nuts(*batch_of_two(), **options)
+    file = tmp_path / "chains.pt"
+    draws = [inference.nuts(*batch_of_two(), compile=True, checkpoint=file, **options) for _ in range(2)]
+    assert draws[0].record["evaluation"] == "closed form, compiled" and draws[0].record["compile_seconds"] > 0
+    for name, x in plain.samples.items():
+        # a step of rounding, 2e-16, grows by what a trajectory stretches, here to less than 1e-9
+        torch.testing.assert_close(draws[0].samples[name], x, rtol=1e-8, atol=1e-8)
+        assert torch.equal(draws[1].samples[name], draws[0].samples[name])
+    with pytest.raises(ValueError, match="another run"):
+        inference.nuts(*batch_of_two(), checkpoint=file, **options)
+
+
+@pytest.mark.parametrize("program", [lambda: (by_value,), enumerated], ids=["branches on numbers", "enumerated"])
+def test_what_vmap_does_not_serve_is_not_compiled(program):
+    with pytest.raises(ValueError, match=r"compile: torch\.func\.vmap does not serve this program; leave compile out"):
+        inference.nuts(*program(), num_samples=3, num_warmup=3, num_chains=3, seed=0, compile=True)
+
+
+@pytest.mark.slow
+def test_a_machine_without_a_compiler_is_told(monkeypatch):
+    monkeypatch.setattr("torch._inductor.config.cpp.cxx", ("/no/such/compiler",))
+    monkeypatch.setattr("torch._inductor.config.fx_graph_cache", False)
+    with pytest.raises(ValueError, match=r"compile: the density cannot be compiled: .*; leave compile out"):
+        inference.nuts(*batch_of_two(), num_samples=3, num_warmup=3, num_chains=2, seed=0, compile=True)
 
 
 def test_a_bad_start_of_one_chain_is_named():
