@@ -227,6 +227,8 @@ class BatchedNUTS:
     def _complete(self) -> int:
         """End the step of every lane that rests, unless it shares its warmup with one that does not yet."""
         s, adaptation = self.state, self.adaptation
+        if s["moving"].all():
+            return 0
         resting = (~s["moving"] & (s["done"] < self.total)).reshape(self.shape)
         warm = (s["done"] < adaptation.num_warmup).reshape(self.shape)
         if adaptation.pooled:
