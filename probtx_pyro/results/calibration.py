@@ -206,11 +206,15 @@ def calibrate(
         draws = drawn.draws if isinstance(drawn, Approximation) else drawn
         picked = _picked(draws, num_draws)
         ties = np.random.default_rng(of_ties)
+        wide = {
+            name: x.reshape(picked[name].shape[1:]) for name, x in truth.items()
+        }  # a number shared by all units has axes
         with torch.no_grad():
-            both = [(_at(own, simulated, x), simulated) for x in (truth, picked)]
-            values = {name: (truth[name], picked[name]) for name in truth}
+            both = [(_at(own, simulated, x), simulated) for x in (wide, picked)]
+            values = {name: (wide[name], picked[name]) for name in truth}
             values |= {name: (function(*both[0]), function(*both[1])) for name, function in functions.items()}
         found = {name: _ranks(name, x, y, ties) for name, (x, y) in values.items()}
+        found |= {name: found[name].reshape(x.shape) for name, x in truth.items()}
         kept["ranks"].append(
             {name: torch.as_tensor(x if batch_size else x[None], device="cpu") for name, x in found.items()}
         )

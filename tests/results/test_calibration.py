@@ -280,3 +280,25 @@ def test_quantities_of_the_users_own():
     program, *arguments = problem()
     found = run(program, *arguments, quantities={"attention": lambda m, d: m.attention(d[0])[..., 0, :]})
     assert found.ranks["attention"].shape == (50, 3) and found.ok()
+
+
+def test_a_number_shared_by_all_units_is_calibrated_as_an_axis_of_one():
+    """Simulations in one batch give it an axis that it does not have, one at a time none; its ranks have its own shape."""
+
+    def ranks(shape, batch_size):
+        keys = torch.tensor([[-1.0, 0.0], [1.0, 0.0], [0.0, 1.5]], dtype=torch.float64)
+        precision = torch.full(shape, 2.0, dtype=torch.float64)
+        mixture = models.GaussianMixture(keys, keys, precision, precision)
+        priors = {"keys": Normal(keys, 0.3), "key_precision": Gamma(3.0, 2.0), "value_precision": Gamma(6.0, 2.0)}
+        posterior, sampler = models.bayesian(mixture, **priors), partial(inference.gibbs, **GIBBS | {"num_warmup": 3})
+        data = (torch.zeros(8, 2, dtype=torch.float64), torch.zeros(8, 2, dtype=torch.float64))
+        found = results.calibrate(
+            posterior, *data, sampler=sampler, num_simulations=4, num_draws=49, seed=0, batch_size=batch_size
+        )
+        return found.ranks
+
+    for batch_size in (None, 2):
+        number, axis = ranks((), batch_size), ranks((1,), batch_size)
+        assert number["key_precision"].shape == number["value_precision"].shape == (4,)
+        for name, x in axis.items():
+            np.testing.assert_array_equal(number[name].ravel(), x.ravel())
