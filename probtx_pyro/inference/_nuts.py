@@ -85,9 +85,10 @@ def nuts(
         coordinate. ``"chain"``: each learns its own, and its draws do not depend on how many others there are, but for
         rounding in the density of the batch.
     compile
-        True compiles the density and its gradient by ``torch.compile``, for which torch wants a C++ compiler on the CPU.
-        It takes some 10 seconds once, and makes a step of four chains several times faster. Draws are others than
-        without, because rounding differs.
+        True compiles the density and its gradient by ``torch.compile``, which on the CPU wants a C++ compiler.
+        That takes 10 to 30 seconds, about one where the same shapes have been compiled before; a run takes a third
+        to a fifth of the time. Draws are others than without, because rounding differs. A program that is not `models.bayesian`, or
+        is a hierarchy, must be one that ``torch.func.vmap`` serves.
     checkpoint
         A file that keeps the run, every 30 seconds; the same call after a kill goes on to the same draws. For a program
         that is not `models.bayesian` the file knows its name and arguments, not its code.
@@ -485,8 +486,8 @@ def _derived(energies: Callable[[Tensor], Tensor], rows: Tensor) -> tuple[Tensor
 
 
 def _close(found: tuple[Tensor, Tensor], expected: tuple[Tensor, Tensor]) -> bool:
-    """True if energies and slopes agree to half the digits. Slopes that cancel do within ten roundings of the energy, a sum of as
-    many terms.
+    """True if energies and slopes agree to half the digits. Slopes that cancel do within ten roundings of the energy,
+    a sum of as many terms.
     """
     rounding = torch.finfo(found[0].dtype).eps
     close = 10 * rounding**0.5
