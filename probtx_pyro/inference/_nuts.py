@@ -86,9 +86,9 @@ def nuts(
         rounding in the density of the batch.
     compile
         True compiles the density and its gradient by ``torch.compile``, which on the CPU wants a C++ compiler.
-        That takes 10 to 30 seconds, about one where the same shapes have been compiled before; a run takes a third
-        to a fifth of the time. Draws are others than without, because rounding differs. A program that is not `models.bayesian`, or
-        is a hierarchy, must be one that ``torch.func.vmap`` serves.
+        That takes 10 to 30 seconds, a few where the same was compiled before; a run takes a third to a fifth of the
+        time. Draws are others than without, because rounding differs. Programs other than a collapsed
+        `models.bayesian`, hierarchies among them, must be such that ``torch.func.vmap`` serves.
     checkpoint
         A file that keeps the run, every 30 seconds; the same call after a kill goes on to the same draws. For a program
         that is not `models.bayesian` the file knows its name and arguments, not its code.
@@ -412,7 +412,7 @@ class Lanes:
         """
         if self.how == ONE_BY_ONE:
             raise ValueError("compile: torch.func.vmap does not serve this program; leave compile out")
-        before = self._evaluate
+        before = self._by_vmap if self.problem is None else self._evaluate
         try:
             fast = torch.compile(self.recorded(rows), fullgraph=True, dynamic=False)
             with torch.no_grad():

@@ -133,7 +133,15 @@ def categorical_factor(labels: Tensor, probs: Tensor, observed: Tensor | None = 
     -------
     factor
         Statistics (..., Q, K), one wider with ``observed``, parameters to match, bias (..., U).
+
+    Raises
+    ------
+    ValueError
+        Labels that are no integers, or not among the K.
     """
+    outside = (labels < 0) | (labels >= probs.shape[-1])
+    if labels.is_floating_point() or known(outside.any(), otherwise=False):
+        raise ValueError(f"labels must be integers from 0 to {probs.shape[-1] - 1}, the columns of probs")
     statistics = (labels.unsqueeze(-1) == torch.arange(probs.shape[-1], device=labels.device)).to(probs.dtype)
     parameters, never = torch.where(probs > 0, probs, 1.0).log(), (probs == 0).to(probs.dtype)
     some = known((never > 0).any(), otherwise=True)

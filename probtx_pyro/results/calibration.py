@@ -206,9 +206,8 @@ def calibrate(
         draws = drawn.draws if isinstance(drawn, Approximation) else drawn
         picked = _picked(draws, num_draws)
         ties = np.random.default_rng(of_ties)
-        wide = {
-            name: x.reshape(picked[name].shape[1:]) for name, x in truth.items()
-        }  # a number shared by all units has axes
+        # in a batch a number that all units share has axes of size 1
+        wide = {name: x.reshape(picked[name].shape[1:]) for name, x in truth.items()}
         with torch.no_grad():
             both = [(_at(own, simulated, x), simulated) for x in (wide, picked)]
             values = {name: (wide[name], picked[name]) for name in truth}

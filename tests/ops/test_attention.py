@@ -203,3 +203,9 @@ def test_large_problems_in_pieces_are_the_whole(precision, prior, monkeypatch, d
     monkeypatch.setattr(ops.attention, "ONE_AT_A_TIME", 8)  # two queries of four features at a time
     assert_equal(ops.gaussian_attention(*arguments), whole)
     assert_equal(ops.gaussian_attention(queries.requires_grad_(), *arguments[1:]), whole)
+
+
+@pytest.mark.parametrize("labels", [[0, 3], [-1, 0], [0.5, 1.0]], ids=["too large", "negative", "fractions"])
+def test_labels_that_no_column_has_are_refused(labels):
+    with pytest.raises(ValueError, match="labels must be integers from 0 to 2, the columns of probs"):
+        ops.categorical_factor(torch.tensor(labels), torch.full((4, 3), 1 / 3))
