@@ -336,7 +336,7 @@ def test_tables_and_verdicts_of_what_is_there(kept):
     sides = {"with 1 to 6", "with 1 to 5", "without 1 to 5", "without 1 to 6"}
     assert {rung.name for rung in staircase.rungs_of(staircase.COGS)} == {"crf without nodes", "transformer", *sides}
     claims = staircase.claims_table()[2:]
-    assert len(claims) == 17 + 1 + 2
+    assert len(claims) == 17 + 4 + 1 + 2
     assert [line.split(" | ")[3].strip() for line in claims[1:17]] == ["holds"] * 16
     assert "open" in claims[0] and all("not run yet" in line for line in claims[17:])
     assert "| 15.0 ± 0.0 | 30.0 | 75% |" in staircase.objective_table(staircase.MAIN)[2]
