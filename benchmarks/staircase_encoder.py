@@ -118,14 +118,13 @@ class Layer(nn.Module):
         if queries.shape[2] == 1:
             return (queries @ keys.mT).squeeze(2)
         length, last = queries.shape[3], self.last
-        left, right = (
-            queries[:, :, g] @ keys[:, :, g].mT for g in (self.offsets.index(-last), self.offsets.index(last))
-        )
+        by_offset = dict(zip(self.offsets, zip(queries.unbind(2), keys.unbind(2), strict=True), strict=True))
+        left, right = (q @ k.mT for q, k in (by_offset[-last], by_offset[last]))
         scores = torch.where(queries.new_ones(length, length).triu(1) > 0, right, left)
-        for g, offset in enumerate(self.offsets):
+        for offset, (q, k) in by_offset.items():
             if abs(offset) < min(last, length):
                 above, below = max(-offset, 0), max(offset, 0)
-                pairs = queries[:, :, g, above : length - below] * keys[:, :, g, below : length - above]
+                pairs = q[..., above : length - below, :] * k[..., below : length - above, :]
                 scores.diagonal(offset, -2, -1).copy_(pairs.sum(-1))
         return scores
 
